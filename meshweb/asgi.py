@@ -1,0 +1,15 @@
+"""HTTP to Django, WebSockets to the relay."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "meshweb.settings")
+http_application = get_asgi_application()  # before anything that imports models
+
+from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from relay.urls import websocket_urlpatterns  # noqa: E402
+
+application = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})

@@ -1,0 +1,130 @@
+"""Settings of the site: tracker, relay, admin. Every value from outside is read through env, once, here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from meshweb import env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DEBUG = env.boolean("DEBUG", False)
+DATA_DIR = Path(env.text("DATA_DIR", str(BASE_DIR / "data")))
+DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def _private(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
+
+
+def _secret_key() -> str:
+    """SECRET_KEY, or one made at the first start and kept in the data folder, mode 0600."""
+    given = env.text("SECRET_KEY")
+    if given:
+        return given
+    path = DATA_DIR / "secret_key"
+    try:
+        with open(path, "x", opener=_private) as file:
+            file.write(secrets.token_urlsafe(50))
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+SECRET_KEY = _secret_key()
+
+# The address under which users and nodes reach this site: hosts, CSRF origins and relay addresses follow from it.
+PUBLIC_URL = env.text("PUBLIC_URL", "http://127.0.0.1:8000").rstrip("/")
+_public = urlsplit(PUBLIC_URL)
+if _public.scheme not in ("http", "https") or not _public.hostname:
+    raise ImproperlyConfigured(f"PUBLIC_URL must be like https://mesh.example.org; it is {PUBLIC_URL!r}")
+RELAY_URL = env.text("RELAY_URL", PUBLIC_URL.replace("http", "ws", 1)).rstrip("/")
+if urlsplit(RELAY_URL).scheme not in ("ws", "wss"):
+    raise ImproperlyConfigured(f"RELAY_URL must be like wss://mesh.example.org; it is {RELAY_URL!r}")
+ALLOWED_HOSTS = [_public.hostname, "127.0.0.1", "localhost", "[::1]", *env.words("EXTRA_HOSTS")]
+CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
+TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")  # addresses whose X-Forwarded-For and -Proto are believed
+if TRUSTED_PROXIES:
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "relay",
+    "tracker",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "servestatic.middleware.ServeStaticMiddleware",  # no middleware here may be only synchronous: a thread per chat
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "meshweb.urls"
+ASGI_APPLICATION = "meshweb.asgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": DATA_DIR / "meshnet.sqlite3",
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+        },
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
+]
+LOGIN_URL = "admin:login"
+LANGUAGE_CODE = "en"
+USE_TZ = True
+TIME_ZONE = "UTC"
+STATIC_URL = "static/"
+SERVESTATIC_USE_FINDERS = True  # straight from the packages: no collectstatic to forget
+
+# Answers whose credential a socket or a request carries (relay/auth.py).
+RELAY_AUTHENTICATE = "tracker.auth.authenticate_peer"
+
+TICKET_KEYS = env.words("TICKET_KEYS")  # Ed25519 private keys, base64, newest first; none: one made at first migrate
+API_KEYS_REQUIRED = env.boolean("API_KEYS_REQUIRED", True)
+ALLOW_PRIVATE_ENDPOINTS = env.boolean("ALLOW_PRIVATE_ENDPOINTS", DEBUG)
+REQUEST_DEADLINE_S = env.integer("REQUEST_DEADLINE_S", 300, least=1)  # a chat's time, from request to last token
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO").upper()},
+}

@@ -1,0 +1,92 @@
+"""The switchboard of this process, its clock and the ends it speaks through. Used on the event loop's thread only."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from typing import Protocol
+
+from relay import metrics, wire
+from relay.links import Close, Effects, Link, Send
+from relay.switchboard import Switchboard
+
+TICK_S = 0.1  # how late a deadline may be noticed
+
+
+class Edge(Protocol):
+    """What carries frames out: a socket, or a call of this process. Neither method waits."""
+
+    def deliver(self, frame: wire.Frame) -> None: ...
+
+    def close(self, code: wire.Code, message: str) -> None: ...
+
+
+class Hub:
+    def __init__(self) -> None:
+        self.switchboard: Switchboard[Edge] = Switchboard(secrets.token_hex(4), metrics.outcomes, metrics.drops)
+        self._effects: deque[Send[Edge] | Close[Edge]] = deque()
+        self._is_applying = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def attach(self, peer_id: str, scope: str, edge: Edge) -> Link[Edge]:
+        """Raises a WireError when that is one socket too many."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._timer = loop, None
+        return self.switchboard.attach(peer_id, scope, edge)
+
+    def register(self, link: Link[Edge]) -> None:
+        effects = self.switchboard.register(link, since=time.time())
+        metrics.sockets["registered"] += 1
+        self._apply(effects)
+
+    def detach(self, link: Link[Edge]) -> None:
+        self._apply(self.switchboard.detach(link, time.monotonic()))
+
+    def request(self, link: Link[Edge], peer_id: str, request: wire.Request) -> None:
+        self._apply(self.switchboard.request(link, peer_id, request, time.monotonic()))
+        if self._timer is None and self._loop:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+    def answer(self, link: Link[Edge], answer: wire.Answer) -> None:
+        self._apply(self.switchboard.answer(link, answer, time.monotonic()))
+
+    def malformed(self, link: Link[Edge], error: wire.WireError) -> None:
+        self._apply(self.switchboard.malformed(link, error, time.monotonic()))
+
+    def end_all(self, message: str) -> None:
+        self._apply(self.switchboard.end_all(message, time.monotonic()))
+
+    def expel(self, peer_id: str, message: str) -> None:
+        """Closes what this peer has open here. From any thread."""
+        loop = self._loop
+        if loop and not loop.is_closed():
+            loop.call_soon_threadsafe(lambda: self._apply(self.switchboard.expel(peer_id, message)))
+
+    def _apply(self, effects: Effects[Edge]) -> None:
+        """In order, also when an effect causes further ones: an end that overflows is detached on the spot."""
+        self._effects.extend(effects)
+        if self._is_applying:
+            return
+        self._is_applying = True
+        try:
+            while self._effects:
+                match self._effects.popleft():
+                    case Send(link, frame):
+                        link.edge.deliver(frame)
+                    case Close(link, code, message):
+                        link.edge.close(code, message)
+        finally:
+            self._is_applying = False
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self.switchboard.expire(time.monotonic()))
+        if self.switchboard.flights and self._loop:
+            self._timer = self._loop.call_later(TICK_S, self._tick)
+
+
+hub = Hub()

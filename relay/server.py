@@ -1,0 +1,100 @@
+"""Daphne with our limits, our pings and our way of stopping: what is in flight is finished, what comes is told.
+
+Daphne's own answer to SIGTERM is to cancel everything at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from daphne.http_protocol import WebRequest
+from daphne.server import Server  # installs the asyncio reactor: before any other import of twisted's
+from twisted.internet import reactor as _reactor
+
+from relay import wire
+from relay.hub import hub
+
+logger = logging.getLogger(__name__)
+reactor: Any = _reactor
+
+POLL_S = 0.1
+FAREWELL_S = 2.0  # for close frames and last bytes to leave
+
+
+class RelayServer(Server):
+    """Daphne, run until SIGTERM."""
+
+    def __init__(self, application: Any, endpoint: str, grace_s: float) -> None:
+        self.connections: dict[Any, dict[str, Any]] = {}
+        super().__init__(
+            application,
+            endpoints=[endpoint],
+            signal_handlers=False,
+            websocket_timeout=-1,  # the default ends every socket after a day
+            websocket_connect_timeout=5,
+            websocket_handshake_timeout=5,
+            websocket_max_message_size=wire.MAX_MESSAGE_BYTES,
+            websocket_max_frame_size=wire.MAX_MESSAGE_BYTES,
+            ping_interval=wire.PING_INTERVAL_S,
+            ping_timeout=wire.PING_TIMEOUT_S,
+            server_name="meshnet",
+        )
+        self.grace_s = grace_s
+        self.failure = ""  # why it never listened
+        self._ports: list[Any] = []
+        self._stops_at: float | None = None
+        self._has_ended_all = False
+
+    def listen_success(self, port: Any) -> None:
+        self._ports.append(port)
+        address = port.getHost()
+        host = f"[{address.host}]" if ":" in address.host else address.host
+        logger.info("Listening on http://%s:%d", host, address.port)
+
+    def listen_error(self, failure: Any) -> None:
+        self.failure = failure.getErrorMessage()
+        self.stop()
+
+    def drain(self) -> None:
+        """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
+        if self._stops_at is not None:
+            self._stops_at = time.monotonic()
+            return
+        self._stops_at = time.monotonic() + self.grace_s
+        hub.switchboard.draining = True
+        for port in self._ports:
+            port.stopListening()
+        logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
+        self._wait_for_idle()
+
+    def kill_all_applications(self) -> Any:
+        """As Daphne's, which trips over connections whose application has ended."""
+        for protocol in [it for it, details in self.connections.items() if "application_instance" not in details]:
+            del self.connections[protocol]
+        return super().kill_all_applications()
+
+    def _wait_for_idle(self) -> None:
+        assert self._stops_at is not None
+        if self._num_busy() and time.monotonic() < self._stops_at:
+            reactor.callLater(POLL_S, self._wait_for_idle)
+            return
+        hub.end_all("the relay has stopped; connect again")
+        self._stops_at = time.monotonic() + FAREWELL_S
+        self._wait_for_farewells()
+
+    def _wait_for_farewells(self) -> None:
+        assert self._stops_at is not None
+        if (self._num_busy() or hub.switchboard.links) and time.monotonic() < self._stops_at:
+            reactor.callLater(POLL_S, self._wait_for_farewells)
+            return
+        reactor.callLater(POLL_S, self.stop)  # the last close frames are on their way
+
+    def _num_busy(self) -> int:
+        """Requests: those through the relay, and HTTP ones that have not been answered whole."""
+        is_open = [
+            isinstance(protocol, WebRequest) and "disconnected" not in details and "application_instance" in details
+            for protocol, details in self.connections.items()
+        ]
+        return len(hub.switchboard.flights) + sum(is_open)

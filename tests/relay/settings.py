@@ -1,0 +1,18 @@
+"""The relay alone: no tracker, no database, credentials of the form `<peer_id>.<scope>.<what>`."""
+
+SECRET_KEY = "only for tests"
+INSTALLED_APPS = ["relay"]
+ROOT_URLCONF = "tests.relay.site"
+ASGI_APPLICATION = "tests.relay.site.application"
+ALLOWED_HOSTS = ["*"]
+DATABASES: dict[str, dict[str, object]] = {}
+MIDDLEWARE: list[str] = []
+RELAY_URL = "ws://relay.example"
+RELAY_AUTHENTICATE = "tests.relay.credentials.authenticate_peer"
+USE_TZ = True
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"console": {"class": "logging.StreamHandler"}},
+    "root": {"handlers": ["console"], "level": "INFO"},
+}

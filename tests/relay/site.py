@@ -1,0 +1,51 @@
+"""The smallest site around the relay: /call/<peer_id> asks a peer as the tracker does, /figures counts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from channels.routing import ProtocolTypeRouter, URLRouter
+from django.core.asgi import get_asgi_application
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
+from django.urls import path
+
+from relay import auth, client, metrics, presence, wire
+
+application_of_http = get_asgi_application()
+
+
+async def call(request: HttpRequest, peer_id: str) -> StreamingHttpResponse:
+    """Each answer of the peer as one line: its kind, its status, its bytes."""
+    asked = wire.Request(
+        "1", "POST", request.GET.get("path", "/forward"), {"x-test": "yes", "cookie": "no"}, b"ask", "forged", 20_000
+    )
+
+    async def lines() -> AsyncIterator[bytes]:
+        async with aclosing(client.call(peer_id, asked)) as answers:
+            async for answer in answers:
+                yield repr(answer).encode() + b"\n"
+
+    return StreamingHttpResponse(lines())
+
+
+async def figures(request: HttpRequest) -> JsonResponse:
+    peers = {peer_id: presence.since(peer_id) for peer_id in presence.present()}
+    return JsonResponse({"outcomes": metrics.outcomes, "drops": metrics.drops, "peers": peers})
+
+
+def revoke(request: HttpRequest, peer_id: str) -> JsonResponse:
+    """Synchronous, as the admin's views are."""
+    auth.forget(peer_id)
+    return JsonResponse({})
+
+
+urlpatterns = [
+    path("call/<str:peer_id>", call),
+    path("figures", figures),
+    path("revoke/<str:peer_id>", revoke),
+]
+
+from relay.urls import websocket_urlpatterns  # noqa: E402
+
+application = ProtocolTypeRouter({"http": application_of_http, "websocket": URLRouter(websocket_urlpatterns)})

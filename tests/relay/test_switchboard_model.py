@@ -1,0 +1,162 @@
+"""Random connects, requests, answers, cuts and clocks against one promise: exactly one outcome per request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from relay import wire
+from relay.links import Close, Link, Send
+from relay.switchboard import Switchboard
+from relay.wire import Cancel, Chunk, Code, End, Request, Response, WireError
+
+NAMES = st.sampled_from("abc")
+PICK = st.integers(0, 10_000)
+
+
+class Exchange(RuleBasedStateMachine):
+    """Keeps what each caller was told and each peer was asked, and never looks into the switchboard's books."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board: Switchboard[None] = Switchboard("x", Counter(), Counter())
+        self.now = 0.0
+        self.links: list[Link[None]] = []  # open ones
+        self.num_asked = 0
+        self.open: dict[str, Link[None]] = {}  # request id -> its caller, until its outcome
+        self.ended: Counter[str] = Counter()
+        self.tasks: list[tuple[Link[None], str]] = []  # what peers have been asked, ended or not
+        self.asked_of: dict[str, tuple[Link[None], str]] = {}  # request id -> the task it became
+
+    def apply(self, effects: Any) -> None:
+        for effect in effects:
+            if isinstance(effect, Close):
+                self.cut(effect.link)
+                continue
+            assert isinstance(effect, Send)
+            match effect.frame:
+                case Request():
+                    assert effect.link in self.links
+                    self.tasks.append((effect.link, effect.frame.request_id))
+                case Cancel():
+                    assert (effect.link, effect.frame.request_id) in self.tasks
+                case answer:
+                    assert self.open[answer.request_id] is effect.link, "an answer to whom didn't ask, or a second one"
+                    if wire.is_last(answer):
+                        self.end(answer.request_id)
+
+    def end(self, request_id: str) -> None:
+        del self.open[request_id]
+        self.ended[request_id] += 1
+
+    def cut(self, link: Any) -> None:
+        if link not in self.links:
+            return
+        self.links.remove(link)
+        for request_id in [it for it, caller in self.open.items() if caller is link]:
+            self.end(request_id)  # its caller has left: that is the outcome
+        self.apply(self.board.detach(link, self.now))
+        self.nobody_waits_for(link)
+
+    def nobody_waits_for(self, link: Link[None]) -> None:
+        assert not [it for it in self.open if self.asked_of[it][0] is link], "a request outlived its peer"
+
+    @initialize()
+    def two_peers_and_a_caller(self) -> None:
+        for name in "ab":
+            self.connect(name, registers=True)
+        self.connect("c", registers=False)
+
+    @rule(name=NAMES, registers=st.booleans())
+    def connect(self, name: str, registers: bool) -> None:
+        link = self.board.attach(name, "m", None)
+        self.links.append(link)
+        if not registers:
+            return
+        old = self.board.peers.get(name)
+        self.apply(self.board.register(link, self.now))
+        assert self.board.peers[name] is link
+        if old:
+            self.nobody_waits_for(old)
+
+    @rule(pick=PICK, to=NAMES)
+    def ask_for_what_is_not_served(self, pick: int, to: str) -> None:
+        self.ask(pick, to, 0, path="/x")
+
+    @rule(pick=PICK, to=NAMES, size=st.sampled_from([0, 0, 0, wire.MAX_BODY_BYTES]))
+    def ask(self, pick: int, to: str, size: int, path: str = "/forward") -> None:
+        if not self.links:
+            return
+        self.num_asked += 1
+        caller = self.links[pick % len(self.links)]
+        request = Request(str(self.num_asked), "POST", path, body=b"x" * size, deadline_ms=1000)
+        self.open[request.request_id] = caller
+        effects = self.board.request(caller, to, request, self.now)
+        for effect in effects:
+            if isinstance(effect, Send) and isinstance(effect.frame, Request):
+                self.asked_of[request.request_id] = effect.link, effect.frame.request_id
+        self.apply(effects)
+
+    @rule(pick=PICK, kind=st.sampled_from(["whole", "begin", "chunk", "end", "malformed"]), by_other=st.booleans())
+    def answer(self, pick: int, kind: str, by_other: bool) -> None:
+        if not self.tasks:
+            return
+        asked, relay_id = self.tasks[-1 - pick % min(len(self.tasks), 5)]  # recent ones, some still open
+        link = self.links[pick % len(self.links)] if by_other and self.links else asked
+        if link not in self.links:
+            return
+        frames: dict[str, wire.Answer] = {
+            "whole": Response(relay_id, 200),
+            "begin": Response(relay_id, 200, stream=True),
+            "chunk": Chunk(relay_id, b"c"),
+            "end": End(relay_id),
+        }
+        if kind == "malformed":
+            effects = self.board.malformed(link, WireError(Code.BAD_REQUEST, "", relay_id), self.now)
+        else:
+            effects = self.board.answer(link, frames[kind], self.now)
+        told = [it for it in effects if isinstance(it, Send) and not isinstance(it.frame, Cancel)]
+        if link is not asked:
+            assert not told, "an answer from whom wasn't asked"
+        for effect in told:
+            assert self.asked_of[effect.frame.request_id] == (asked, relay_id), "an answer to another request"
+        self.apply(effects)
+
+    @rule(pick=PICK)
+    def leave(self, pick: int) -> None:
+        if self.links:
+            self.cut(self.links[pick % len(self.links)])
+
+    @rule(seconds=st.sampled_from([0.1, 0.6, 50.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.apply(self.board.expire(self.now))
+
+    @invariant()
+    def books_agree_with_what_the_ends_have_seen(self) -> None:
+        assert len(self.board.flights) == len(self.open)
+        assert all(count == 1 for count in self.ended.values())
+        assert sum(self.board.outcomes.values()) == len(self.ended)
+        assert sum(link.working.requests for link in self.links) == len(self.open)
+        for link in self.links:
+            assert 0 <= link.working.bytes <= wire.MAX_BYTES_IN_FLIGHT
+            assert 0 <= link.asking.bytes <= wire.MAX_BYTES_IN_FLIGHT
+
+    def teardown(self) -> None:
+        self.now += 10
+        self.apply(self.board.expire(self.now))
+        assert not self.open, "a request without an outcome"
+        assert len(self.ended) == self.num_asked
+        for link in list(self.links):
+            self.cut(link)
+        assert not self.board.links
+        assert not self.board.peers
+        assert not self.board._loads
+
+
+Exchange.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestExactlyOneOutcome = Exchange.TestCase

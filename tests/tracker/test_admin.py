@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib import admin
+from django.test import Client
+from django.utils import timezone
+
+from tests.tracker.conftest import MakeNode
+from tests.tracker.fakes import PeerSocket
+from tracker import credentials
+from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, TicketKey
+from tracker.models.keys import find_by_credential
+
+pytestmark = pytest.mark.django_db
+OURS = [model for model in admin.site._registry if model._meta.app_label == "tracker"]
+
+
+@pytest.fixture
+def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: Any) -> None:
+    """One row of each kind."""
+    node = make_node("node-a", 6, 12, endpoint="http://10.0.0.1:7002", endpoint_error="10.0.0.1 is private")
+    session = ChatSession.objects.create(
+        session_id="0123456789abcdef" * 2, completion_id="chatcmpl-1", model=model, seed=1, started=timezone.now()
+    )
+    SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
+
+
+def url(model: Any, *parts: Any) -> str:
+    return "/".join(["/admin/tracker", model._meta.model_name, *map(str, parts), ""])
+
+
+@pytest.mark.parametrize("table", OURS)
+def test_every_page_of_the_admin_renders(operator: Client, rows: None, table: Any) -> None:
+    row = table.objects.get()
+    for path in (url(table), url(table) + "?q=node", url(table, row.pk, "change"), url(table, row.pk, "history")):
+        assert operator.get(path).status_code == 200, path
+
+
+def test_keys_that_sign_tickets_are_not_in_the_admin() -> None:
+    assert TicketKey not in OURS
+
+
+def test_only_staff_see_the_admin(client: Client, django_user_model: Any) -> None:
+    assert client.get("/admin/").status_code == 302
+    client.force_login(django_user_model.objects.create_user("somebody"))
+    assert client.get(url(Node)).status_code == 302
+
+
+def test_a_node_shows_its_status_with_the_reason_its_layers_and_its_reach(operator: Client, rows: None) -> None:
+    page = operator.get(url(Node)).content.decode()
+    assert "offline: its heartbeats arrive, but its socket to the relay is closed" in page
+    assert "layers 6–11" in page
+    assert "relay, http://10.0.0.1:7002 (10.0.0.1 is private)" in page
+
+
+def test_a_connected_node_is_online(operator: Client, make_node: MakeNode, connect: Callable[[Node], None]) -> None:
+    connect(make_node("node-a"))
+    assert "online: connected to the relay" in operator.get(url(Node)).content.decode()
+
+
+def test_a_node_of_the_admin_has_a_name_to_change_and_nothing_else(operator: Client, rows: None) -> None:
+    node = Node.objects.get()
+    form = {
+        "name": "renamed",
+        "status": "revoked",
+        "peer_id": "x" * 32,
+        "shard-TOTAL_FORMS": 0,
+        "shard-INITIAL_FORMS": 0,
+    }
+    assert operator.post(url(Node, node.pk, "change"), form).status_code == 302
+    changed = Node.objects.get()
+    assert (changed.name, changed.status, changed.peer_id) == ("renamed", node.status, node.peer_id)
+    assert operator.get(url(Node, "add")).status_code == 403
+
+
+def act(operator: Client, model: Any, action: str) -> str:
+    chosen = [str(row.pk) for row in model.objects.all()]
+    page = operator.post(url(model), {"action": action, "_selected_action": chosen}, follow=True).content.decode()
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def test_approving_says_who_was_approved_and_who_could_not_be(operator: Client, make_node: MakeNode) -> None:
+    facts = {"fingerprint": "cd" * 32, "num_layers": 12, "hidden_size": 64, "context_length": 256}
+    make_node("good", status=Node.Status.PENDING)
+    make_node("fake", status=Node.Status.PENDING, model_facts=facts)
+    page = act(operator, Node, "approve")
+    assert "Approved: good." in page
+    assert "Node fake can&#x27;t be approved: its fingerprint is cdcdcdcdcdcd" in page
+    assert Node.objects.get(name="fake").status == Node.Status.PENDING
+
+
+def test_revoking_says_who_was_revoked(operator: Client, make_node: MakeNode) -> None:
+    make_node("node-a")
+    assert "Revoked: node-a." in act(operator, Node, "revoke")
+    assert Node.objects.get().status == Node.Status.REVOKED
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("how", ["revoke", "delete_selected"])
+async def test_who_is_revoked_or_deleted_is_disconnected(
+    transactional_db: None, operator: Client, lone_node: Node, how: str
+) -> None:
+    closed = asyncio.Event()
+
+    class Socket(PeerSocket):
+        def close(self, code: Any, message: str) -> None:
+            super().close(code, message)
+            closed.set()
+
+    Socket(lone_node.peer_id, "tiny")
+    form = {"action": how, "_selected_action": [str(lone_node.pk)], "post": "yes"}
+    await asyncio.to_thread(operator.post, url(Node), form)
+    await asyncio.wait_for(closed.wait(), 10)
+
+
+@pytest.fixture
+def lone_node(make_node: MakeNode) -> Node:
+    return make_node("only")
+
+
+@pytest.mark.parametrize(("model", "kind"), [(JoinToken, credentials.Kind.JOIN), (ApiKey, credentials.Kind.API)])
+def test_a_secret_is_shown_once_when_it_is_made(operator: Client, model: Any, kind: credentials.Kind) -> None:
+    response = operator.post(url(model, "add"), {"label": "for me"})
+    page = response.content.decode()
+    found = re.search(rf'value="({kind}_[0-9a-f]+\.[^"]+)"', page)
+    assert found
+    assert "no-store" in response["Cache-Control"]
+    row = model.objects.get()
+    assert find_by_credential(model.objects.all(), found[1]) == row
+    assert row.label == "for me"
+    for path in (url(model), url(model, row.pk, "change")):
+        assert found[1].partition(".")[2] not in operator.get(path).content.decode()
+
+
+def test_a_new_join_token_comes_with_the_line_that_uses_it(operator: Client) -> None:
+    form = {"label": "", "uses_left": "2", "needs_approval": "on"}
+    page = operator.post(url(JoinToken, "add"), form).content.decode()
+    assert "python manage.py runnode --tracker http://127.0.0.1:8000" in page
+    token = JoinToken.objects.get()
+    assert (token.uses_left, token.needs_approval) == (2, True)
+
+
+def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.Credential) -> None:
+    row = ApiKey.objects.get()
+    operator.post(url(ApiKey, row.pk, "change"), {"label": "renamed"})
+    assert find_by_credential(ApiKey.objects.all(), api_key.text).label == "renamed"  # type: ignore[union-attr]
+
+
+def test_keys_are_revoked_by_an_action_that_says_how_many(operator: Client, api_key: credentials.Credential) -> None:
+    assert "Revoked: 1." in act(operator, ApiKey, "revoke")
+    assert ApiKey.objects.get().revoked
+
+
+def test_a_join_token_shows_why_it_is_no_good(operator: Client, join_token: Any) -> None:
+    JoinToken.objects.update(expires=timezone.now() - timedelta(days=1))
+    assert "this join token expired" in operator.get(url(JoinToken)).content.decode()
+
+
+def test_sessions_are_read_only_with_their_hops(operator: Client, rows: None) -> None:
+    session = ChatSession.objects.get()
+    page = operator.get(url(ChatSession, session.pk, "change")).content.decode()
+    assert "layers 6–11" in page
+    assert "node-a" in page
+    assert session.session_id not in page
+    assert "01234567" in page
+    assert operator.get(url(ChatSession, "add")).status_code == 403
+    assert operator.post(url(ChatSession, session.pk, "change"), {}).status_code == 403
+
+
+@pytest.mark.parametrize("model", [Node, JoinToken, ApiKey, LanguageModel, ChatSession])
+def test_fields_explain_themselves(model: Any) -> None:
+    """All but those whose name says it all."""
+    plain = {"id", "created", "started", "ended", "last_used", "last_seen", "threads", "memory_bytes", "shard"}
+    plain |= {"model", "api_key", "joined_with", "state", "finish_reason", "prompt_tokens", "completion_tokens"}
+    plain |= {"error_code", "error_message"}
+    fields = [field for field in model._meta.concrete_fields if field.name not in plain]
+    assert [field.name for field in fields if not field.help_text] == []
+
+
+def test_a_model_says_whether_its_route_is_complete(operator: Client, make_node: MakeNode) -> None:
+    make_node("node-a", 0, 6)
+    assert "layers 0–11 have no node online" in operator.get(url(LanguageModel)).content.decode()

@@ -1,0 +1,216 @@
+"""What a chat's head is asked: route, ticket, headers, body; and what is refused before any node hears of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+from pytest_django import Settings
+
+from relay import headers, wire
+from tests.tracker.conftest import FINGERPRINT, MakeNode
+from tracker import answers, chats
+from tracker.chats import Chat, Outcome
+from tracker.errors import ApiError
+from tracker.models import ChatSession, LanguageModel, Node
+from tracker.openai import read_chat, read_completion
+from tracker.tickets import SigningKey
+
+pytestmark = pytest.mark.usefixtures("ticket_key")
+Connect = Callable[[Node], None]
+
+
+def begin(**fields: Any) -> Chat:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
+    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+
+
+def ticket_of(chat: Chat) -> headers.Ticket:
+    return headers.decode_ticket(chat.request.headers[headers.TICKET])[0]
+
+
+def asked(chat: Chat) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(chat.request.body)
+    return fields
+
+
+@pytest.fixture
+def pair(make_node: MakeNode, connect: Connect) -> tuple[Node, Node]:
+    head, tail = make_node("head", 0, 6), make_node("tail", 4, 12)
+    connect(head)
+    connect(tail)
+    return head, tail
+
+
+def test_the_head_gets_the_downstream_hops_as_the_record_writes_them(
+    pair: tuple[Node, Node], settings: Settings
+) -> None:
+    settings.RELAY_URL = "wss://relay.example.org"
+    chat, tail = begin(), pair[1]
+    assert json.loads(chat.request.headers[headers.ROUTE]) == [
+        {
+            "endpoint": None,
+            "start_layer": 6,
+            "end_layer": 12,
+            "peer_id": tail.peer_id,
+            "relay_addr": f"wss://relay.example.org/rpc/{tail.peer_id}",
+        }
+    ]
+
+
+def test_the_ticket_allows_exactly_the_route(pair: tuple[Node, Node], ticket_key: SigningKey) -> None:
+    chat, (head, tail) = begin(seed=7, max_tokens=9), pair
+    ticket = ticket_of(chat)
+    session = ChatSession.objects.get()
+    assert ticket.hops == ((head.peer_id, 0, 6), (tail.peer_id, 6, 12))
+    assert (ticket.head, ticket.kid, ticket.epoch) == (head.peer_id, ticket_key.kid, 0)
+    assert (ticket.fingerprint, ticket.dtype, ticket.seed, ticket.max_tokens) == (FINGERPRINT, "bfloat16", 7, 9)
+    assert ticket.session == session.session_id == chat.request.headers[headers.SESSION]
+
+
+def test_a_ticket_outlives_the_deadline_a_little(pair: tuple[Node, Node], settings: Settings) -> None:
+    settings.REQUEST_DEADLINE_S = 50
+    chat = begin()
+    left_s = ticket_of(chat).expires - timezone.now().timestamp()
+    assert 100 < left_s <= 110
+    assert chat.request.deadline_ms == 50_000
+    assert chat.request.headers[headers.DEADLINE_MS] == "50000"
+
+
+def test_the_relays_own_limit_bounds_the_deadline(pair: tuple[Node, Node], settings: Settings) -> None:
+    settings.REQUEST_DEADLINE_S = 100_000
+    assert begin().deadline_s == wire.MAX_DEADLINE_S
+
+
+def test_the_body_is_made_regular(pair: tuple[Node, Node]) -> None:
+    chat = begin(temperature=0, stop="x", max_completion_tokens=3, user="me", n=1, stream=True)
+    assert asked(chat) == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Hi"}],
+        "temperature": 0,
+        "top_p": 1,
+        "stop": ["x"],
+        "seed": ticket_of(chat).seed,
+        "max_tokens": 3,
+    }
+
+
+def test_a_drawn_seed_is_in_the_ticket_in_the_body_and_in_the_row(pair: tuple[Node, Node]) -> None:
+    first, second = begin(), begin()
+    assert ticket_of(first).seed == asked(first)["seed"] == ChatSession.objects.get(pk=first.session_pk).seed
+    assert ticket_of(first).seed != ticket_of(second).seed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "in_body", "in_ticket"), [(None, None, 256), (5, 5, 5), (10_000, 256, 256), (10**8, 256, 256)]
+)
+def test_limits_are_clamped_to_the_context(
+    pair: tuple[Node, Node], wanted: int | None, in_body: int | None, in_ticket: int
+) -> None:
+    chat = begin(max_tokens=wanted)
+    assert (asked(chat)["max_tokens"], ticket_of(chat).max_tokens) == (in_body, in_ticket)
+
+
+def test_a_completion_goes_to_its_own_path_with_its_prompt(pair: tuple[Node, Node]) -> None:
+    wanted = read_completion(b'{"model": "tiny", "prompt": "Once"}')
+    chat = chats.begin(wanted, answers.COMPLETION, None, timezone.now())
+    assert chat.request.path == "/v1/completions"
+    assert (asked(chat)["prompt"], asked(chat)["max_tokens"]) == ("Once", 16)
+    assert chat.answer.completion_id.startswith("cmpl-")
+
+
+def test_rows_name_the_route_from_the_first_moment(pair: tuple[Node, Node]) -> None:
+    begin()
+    session = ChatSession.objects.get()
+    assert session.state == ChatSession.State.RUNNING
+    assert [str(hop) for hop in session.hops.all()] == ["head, layers 0–5", "tail, layers 6–11"]
+
+
+def test_a_proved_endpoint_is_given_by_its_checked_address(make_node: MakeNode, connect: Connect) -> None:
+    until = timezone.now() + timedelta(seconds=5)
+    proved = {"endpoint": "http://node.example.org:7002", "endpoint_address": "203.0.113.7"}
+    connect(make_node("head", 0, 6))
+    make_node("tail", 6, 12, uses_relay=False, endpoint_proved_until=until, **proved)
+    [hop] = headers.decode_route(begin().request.headers[headers.ROUTE])
+    assert (hop.endpoint, hop.relay_addr) == ("http://203.0.113.7:7002", None)
+
+
+def test_an_endpoint_that_proved_nothing_is_not_given(make_node: MakeNode, connect: Connect) -> None:
+    claimed = {"endpoint": "http://node.example.org:7002", "endpoint_address": "203.0.113.7"}
+    connect(make_node("head", 0, 6))
+    connect(make_node("tail", 6, 12, endpoint_proved_until=timezone.now(), **claimed))
+    [hop] = headers.decode_route(begin().request.headers[headers.ROUTE])
+    assert hop.endpoint is None
+    assert hop.relay_addr
+
+
+def test_a_missing_layer_is_named_with_a_time_to_come_back(make_node: MakeNode, connect: Connect) -> None:
+    connect(make_node("head", 0, 6))
+    make_node("tail", 6, 12)  # its socket is closed
+    with pytest.raises(ApiError) as error:
+        begin()
+    assert (error.value.status, error.value.code) == (503, "no_route")
+    assert "layers 6–11 have no node online" in error.value.message
+    assert int(error.value.headers["Retry-After"]) > 0
+    assert not ChatSession.objects.exists()
+
+
+def test_a_model_whose_first_node_has_yet_to_come_has_no_route(db: None) -> None:
+    LanguageModel.objects.create(name="tiny")
+    with pytest.raises(ApiError) as error:
+        begin()
+    assert (error.value.status, error.value.code) == (503, "no_route")
+
+
+@pytest.mark.parametrize("name", ["nobody", "tiny\0", "' OR 1=1", "x" * 200])
+def test_an_unknown_model_is_not_found(pair: tuple[Node, Node], name: str) -> None:
+    with pytest.raises(ApiError) as error:
+        begin(model=name)
+    assert (error.value.status, error.value.code, error.value.param) == (404, "model_not_found", "model")
+
+
+def test_a_prompt_that_no_envelope_holds_is_refused(pair: tuple[Node, Node]) -> None:
+    with pytest.raises(ApiError) as error:
+        begin(messages=[{"role": "user", "content": "\n" * 1024 * 1024}])
+    assert (error.value.status, error.value.param) == (400, "messages")
+    assert not ChatSession.objects.exists()
+
+
+def test_nodes_of_another_model_are_not_on_the_route(pair: tuple[Node, Node], make_node: MakeNode) -> None:
+    other = LanguageModel.objects.create(name="other", fingerprint="cd" * 32, num_layers=12)
+    Node.objects.filter(pk=pair[1].pk).update(model=other)
+    with pytest.raises(ApiError, match="layers 6–11"):
+        begin()
+
+
+def test_the_node_with_fewer_sessions_is_taken(make_node: MakeNode, connect: Connect) -> None:
+    for name in ("a", "b", "c"):
+        connect(make_node(name))
+    routes = []
+    for _ in range(6):
+        begin()
+        routes.append(ChatSession.objects.order_by("-pk")[0].hops.get().node_name)
+    assert sorted(routes[:3]) == sorted(routes[3:]) == ["a", "b", "c"]
+
+
+def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Connect) -> None:
+    idle, lost = make_node("idle"), make_node("lost")
+    connect(lost)
+    for _ in range(3):
+        begin()
+    ChatSession.objects.update(started=timezone.now() - timedelta(hours=1))
+    connect(idle)
+    begin()
+    begin()
+    recent = ChatSession.objects.filter(started__gt=timezone.now() - timedelta(minutes=1))
+    assert sorted(session.hops.get().node_name for session in recent) == ["idle", "lost"]
+
+
+def test_an_end_that_nobody_explained_is_a_failure(pair: tuple[Node, Node]) -> None:
+    chats.finish(begin(), Outcome(), timezone.now())
+    session = ChatSession.objects.get()
+    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+from datetime import timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from tracker.models import ApiKey, JoinToken, LanguageModel
+from tracker.models.keys import find_by_credential
+
+pytestmark = pytest.mark.django_db
+
+
+def run(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command(*arguments, stdout=out)
+    return out.getvalue()
+
+
+def test_a_new_api_key_is_printed_and_nothing_else() -> None:
+    printed = run("createapikey", "for me")
+    assert printed.count("\n") == 1
+    key = find_by_credential(ApiKey.objects.all(), printed.strip())
+    assert key
+    assert key.label == "for me"
+
+
+def test_a_new_join_token_is_printed_and_nothing_else() -> None:
+    printed = run("createjointoken")
+    assert printed.count("\n") == 1
+    token = find_by_credential(JoinToken.objects.all(), printed.strip())
+    assert token
+    assert (token.uses_left, token.needs_approval, token.label) == (None, False, "")
+    assert abs(token.expires - timezone.now() - timedelta(hours=24)) < timedelta(minutes=1)
+
+
+def test_a_join_token_is_made_as_asked() -> None:
+    run("createjointoken", "--needs-approval", "--uses", "3", "--expires", "30m", "--label", "office")
+    token = JoinToken.objects.get()
+    assert (token.uses_left, token.needs_approval, token.label) == (3, True, "office")
+    assert token.expires is not None
+    assert timedelta(minutes=29) < token.expires - timezone.now() <= timedelta(minutes=30)
+
+
+def test_a_join_token_may_never_expire() -> None:
+    run("createjointoken", "--expires", "never")
+    assert JoinToken.objects.get().expires is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--expires", "soon"], "must be like 30m, 24h, 7d, or never"),
+        (["--expires", "0h"], "must be like"),
+        (["--expires", "-1h"], "expected one argument"),
+        (["--uses", "0"], "invalid number of uses"),
+        (["--uses", "many"], "invalid number of uses"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_the_right_ones(arguments: list[str], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        run("createjointoken", *arguments)
+    assert not JoinToken.objects.exists()
+
+
+def test_a_model_is_made_and_changed() -> None:
+    assert run("languagemodel", "tiny", "--wire-dtype", "float32", "--prefill-chunk", "8").count("\n") == 1
+    run("languagemodel", "tiny", "--context-length", "99")
+    model = LanguageModel.objects.get()
+    assert (model.wire_dtype, model.prefill_chunk_tokens, model.context_length) == ("float32", 8, 99)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["a b"], [""], ["x" * 201], ["tiny", "--prefill-chunk", "0"], ["tiny", "--context-length", "-1"]]
+)
+def test_a_wrong_model_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(CommandError):
+        run("languagemodel", *arguments)
+    assert not LanguageModel.objects.exists()

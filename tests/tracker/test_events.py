@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracker.fakes import HELLO, done, said, sse
+from tracker.events import BadStream, Delta, Done, Event, EventReader, Failure, HopReport, Keepalive, Report
+
+HOP = {
+    "peer_id": "aa" * 16,
+    "start_layer": 0,
+    "end_layer": 6,
+    "path": "local",
+    "steps": 3,
+    "ms_total": 12.5,
+    "compute_ms": 10,
+    "queue_ms": 0.5,
+}
+
+
+def read(data: bytes) -> list[Event]:
+    return list(EventReader().feed(data))
+
+
+def test_a_whole_stream_is_read() -> None:
+    assert read(HELLO) == [
+        Delta("Hel", ids=(11,), position=0, prompt_ids=(1, 2, 3, 4, 5)),
+        Delta("lo", finish_reason="stop", ids=(12,), position=0),
+        Report(5, 2),
+        Done(),
+    ]
+
+
+@given(st.lists(st.integers(1, len(HELLO) - 1), max_size=10))
+def test_events_are_the_same_wherever_the_stream_is_cut(cuts: list[int]) -> None:
+    bounds = [0, *sorted(cuts), len(HELLO)]
+    reader = EventReader()
+    pieces = [HELLO[start:end] for start, end in itertools.pairwise(bounds)]
+    assert [event for piece in pieces for event in reader.feed(piece)] == read(HELLO)
+
+
+def test_comments_are_keepalives() -> None:
+    assert read(b": keepalive\n\n: \n\n") == [Keepalive(), Keepalive()]
+
+
+def test_lines_may_end_in_carriage_returns() -> None:
+    assert read(b"data: [DONE]\r\n\r\n") == [Done()]
+
+
+def test_a_completions_text_is_read() -> None:
+    assert read(sse({"choices": [{"text": "a", "finish_reason": None}]})) == [Delta("a")]
+
+
+def test_the_report_names_each_hop() -> None:
+    [report] = read(sse(done([HOP])))
+    assert isinstance(report, Report)
+    assert report.hops == (HopReport("aa" * 16, 0, 6, "local", 3, 12.5, 10, 0.5),)
+
+
+def test_a_clock_that_jumped_gives_no_negative_time() -> None:
+    [report] = read(sse(done([HOP | {"ms_total": -3_600_000.0}])))
+    assert isinstance(report, Report)
+    assert report.hops[0].ms_total == 0
+
+
+def test_a_failure_may_come_with_its_report() -> None:
+    events = read(sse(done([HOP]) | {"error": {"code": "node_failed", "message": "gone"}}))
+    assert events[1] == Failure("node_failed", "gone")
+
+
+def test_other_fields_and_empty_events_are_passed_over() -> None:
+    assert read(b"event: x\nid: 7\n\n\n\nretry: 5\n\n" + sse({}, {"choices": []}, {"meshnet": {}})) == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        "data: {",
+        "data: 7",
+        "data: []",
+        "data: " + "[" * 100_000,
+        {"choices": 7},
+        {"choices": [7]},
+        {"choices": [{}]},
+        {"choices": [{"delta": None}]},
+        {"choices": [{"delta": {"content": 7}}]},
+        {"choices": [{"delta": {"content": "a", "role": "user"}}]},
+        said("a", [1], "because"),
+        said("a", ["1"]),  # type: ignore[list-item]
+        said("a", [-1]),
+        said("a", [True]),
+        said("a", [1], position=-1),
+        said("\ud83d", [1]),
+        {"meshnet": 7, "choices": []},
+        {"error": {"code": "x"}},
+        {"error": {"code": 1, "message": "x"}},
+        {"error": "x"},
+        done([HOP | {"ms_total": "1"}]),
+        done([{"peer_id": "x"}]),
+        done([HOP] * 65),
+        done(prompt_tokens=-1),
+    ],
+)
+def test_what_is_no_event_is_refused(event: Any) -> None:
+    with pytest.raises(BadStream):
+        read(sse(event))
+
+
+def test_times_that_are_no_numbers_are_refused() -> None:
+    for word in ("NaN", "Infinity"):
+        data = json.dumps(done([HOP])).replace("12.5", word)
+        with pytest.raises(BadStream):
+            read(f"data: {data}\n\n".encode())
+
+
+def test_an_event_without_end_is_refused() -> None:
+    reader = EventReader()
+    for _ in range(4):
+        assert list(reader.feed(b"x" * 1024 * 1024)) == []
+    with pytest.raises(BadStream, match="over"):
+        list(reader.feed(b"x"))

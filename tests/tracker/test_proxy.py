@@ -1,0 +1,342 @@
+"""A chat against a made-up head: what the client gets, and what the session's row says afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.utils import timezone
+
+from relay import wire
+from tests.tracker.conftest import MakeNode
+from tests.tracker.fakes import HELLO, FakeHead, done, said, sse
+from tracker import answers, chats, proxy
+from tracker.chats import Chat
+from tracker.errors import ApiError
+from tracker.events import Event, Keepalive
+from tracker.models import ChatSession, Node
+from tracker.openai import read_chat
+from tracker.tickets import SigningKey
+
+Begin = Callable[..., Chat]
+
+
+@pytest.fixture
+def nodes(make_node: MakeNode, connect: Callable[[Node], None], ticket_key: SigningKey) -> list[Node]:
+    made = [make_node("head", 0, 6), make_node("tail", 6, 12)]
+    for node in made:
+        connect(node)
+    return made
+
+
+@pytest.fixture
+def begin(nodes: list[Node]) -> Begin:
+    """A chat whose head is the given fake."""
+
+    def make(head: FakeHead, *, deadline_s: float = 30.0, **fields: Any) -> Chat:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
+        chat = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+        return replace(chat, call=head, deadline_s=deadline_s)
+
+    return make
+
+
+def row() -> ChatSession:
+    return ChatSession.objects.get()
+
+
+@async_to_sync
+async def stream(chat: Chat, silence_s: float = 5.0) -> list[Any]:
+    """The events a streaming client gets, as JSON, comments and [DONE] as they are."""
+    events = proxy.proxy_chat(chat, silence_s)
+    await anext(events)
+    text = b"".join([part async for part in proxy.streamed(chat, events)]).decode()
+    return [
+        json.loads(one[6:]) if one.startswith("data: {") else one for one in text.removesuffix("\n\n").split("\n\n")
+    ]
+
+
+@async_to_sync
+async def whole(chat: Chat, silence_s: float = 5.0) -> dict[str, Any]:
+    return await proxy.whole(chat, proxy.proxy_chat(chat, silence_s))
+
+
+def test_a_stream_is_openais_with_nothing_of_the_nodes_in_it(begin: Begin) -> None:
+    head = FakeHead(HELLO[:50], HELLO[50:])
+    chat = begin(head)
+    first, second, end = stream(chat)
+    assert end == "data: [DONE]"
+    assert first["choices"] == [
+        {"index": 0, "logprobs": None, "finish_reason": None, "delta": {"role": "assistant", "content": "Hel"}}
+    ]
+    assert second["choices"] == [{"index": 0, "logprobs": None, "finish_reason": "stop", "delta": {"content": "lo"}}]
+    for chunk in (first, second):
+        assert chunk["id"] == chat.answer.completion_id
+        assert (chunk["object"], chunk["model"]) == ("chat.completion.chunk", "tiny")
+        assert "meshnet" not in chunk
+        assert "usage" not in chunk
+    assert head.was_read_to_the_end
+
+
+def test_usage_comes_in_a_chunk_of_its_own_when_asked_for(begin: Begin) -> None:
+    *texts, usage, end = stream(begin(FakeHead(HELLO), stream=True, stream_options={"include_usage": True}))
+    assert [chunk["usage"] for chunk in texts] == [None, None]
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    assert end == "data: [DONE]"
+
+
+def test_an_unstreamed_answer_is_put_together_from_the_stream(begin: Begin) -> None:
+    answer = whole(begin(FakeHead(b": keepalive\n\n", HELLO)))
+    assert answer["object"] == "chat.completion"
+    assert answer["choices"][0]["message"]["content"] == "Hello"
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["total_tokens"] == 7
+    assert "meshnet" not in answer
+
+
+def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str, Any]:
+    times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
+    return {"peer_id": node.peer_id, "start_layer": start_layer, "end_layer": end_layer, "path": path} | times
+
+
+def test_a_trace_brings_ids_and_the_hop_table_by_name(begin: Begin, nodes: list[Node]) -> None:
+    hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")]
+    told = sse(said("a", [7], "length", prompt_ids=[1]), done(hops, 1, 1), "data: [DONE]")
+    text, trace, _ = stream(begin(FakeHead(told), stream=True, meshnet={"trace": True}))
+    assert text["meshnet"] == {"ids": [7], "position": 0, "prompt_ids": [1]}
+    assert [hop["node"] for hop in trace["meshnet"]["hops"]] == ["head", "tail"]
+    assert trace["choices"] == []
+    assert nodes[0].peer_id not in json.dumps(trace)
+    ChatSession.objects.all().delete()
+    answer = whole(begin(FakeHead(told), meshnet={"trace": True}))
+    assert answer["meshnet"]["ids"] == [7]
+    assert answer["meshnet"]["hops"] == trace["meshnet"]["hops"]
+
+
+def test_the_row_tells_the_story_of_a_finished_chat(begin: Begin, nodes: list[Node]) -> None:
+    hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")]
+    whole(begin(FakeHead(sse(said("a", [7, 8], "length"), done(hops, 3, 2), "data: [DONE]"))))
+    session = row()
+    assert session.state == ChatSession.State.DONE
+    assert (session.finish_reason, session.prompt_tokens, session.completion_tokens) == ("length", 3, 2)
+    assert session.ttft_ms is not None
+    assert session.ended is not None
+    assert (session.error_code, session.error_message) == ("", "")
+    assert [(hop.node_name, hop.path, hop.steps) for hop in session.hops.all()] == [
+        ("head", "local", 3),
+        ("tail", "relay", 3),
+    ]
+    assert session.hops.all()[1].ms_per_token == 15.0
+
+
+def test_hops_that_the_route_has_not_are_not_recorded(begin: Begin, nodes: list[Node]) -> None:
+    strange = [hop_of(nodes[0], 0, 12, "local"), hop_of(nodes[1], 6, 12, "telepathy") | {"steps": 9}]
+    whole(begin(FakeHead(sse(said("a", [7], "stop"), done(strange), "data: [DONE]"))))
+    assert [(hop.steps, hop.path) for hop in row().hops.all()] == [(None, ""), (9, "")]
+
+
+def test_keepalives_reach_the_client(begin: Begin) -> None:
+    assert stream(begin(FakeHead(b": keepalive\n\n", HELLO)))[0] == ": keepalive"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "seen", "code"),
+    [
+        (
+            400,
+            {"code": "context_length_exceeded", "message": "too long", "param": "messages"},
+            400,
+            "context_length_exceeded",
+        ),
+        (503, {"code": "busy", "message": "no room"}, 503, "busy"),
+        (403, {"code": "forbidden", "message": "no such ticket"}, 502, "forbidden"),
+        (401, {"code": "unauthorized", "message": "who?"}, 502, "unauthorized"),
+        (404, {"code": "not_found", "message": "no such peer"}, 502, "not_found"),
+        (502, {"code": "peer_gone", "message": "gone"}, 502, "peer_gone"),
+        (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "?"),
+        (302, None, 502, "bad_gateway"),
+        (204, None, 502, "bad_gateway"),
+        (500, None, 500, "internal"),
+    ],
+)
+def test_a_refusal_of_the_head_is_an_error_before_the_stream(
+    begin: Begin, status: int, body: dict[str, str] | None, seen: int, code: str
+) -> None:
+    head = FakeHead(status=status, body=json.dumps({"error": body}).encode() if body else b"<html>")
+    with pytest.raises(ApiError) as error:
+        stream(begin(head))
+    assert (error.value.status, error.value.code) == (seen, code)
+    assert error.value.param == (body or {}).get("param")
+    assert head.is_closed
+    assert (row().state, row().error_code) == (ChatSession.State.FAILED, code)
+
+
+def test_an_error_in_the_middle_is_told_in_the_stream(begin: Begin) -> None:
+    head = FakeHead(sse(said("a", [7]), {"error": {"code": "node_failed", "message": "layers 6–11 failed"}}))
+    text, error, end = stream(begin(head))
+    assert text["choices"][0]["delta"]["content"] == "a"
+    assert (error["error"]["code"], error["error"]["message"]) == ("node_failed", "layers 6–11 failed")
+    assert error["error"]["type"] == "server_error"
+    assert end == "data: [DONE]"
+    assert head.is_closed
+    assert (row().state, row().error_message) == (ChatSession.State.FAILED, "layers 6–11 failed")
+
+
+def test_an_error_in_the_middle_fails_an_unstreamed_chat(begin: Begin) -> None:
+    with pytest.raises(ApiError) as error:
+        whole(begin(FakeHead(sse(said("a", [7]), {"error": {"code": "busy", "message": "no room"}}))))
+    assert (error.value.status, error.value.headers["Retry-After"]) == (503, "5")
+
+
+def test_what_was_done_before_a_failure_is_recorded(begin: Begin, nodes: list[Node]) -> None:
+    report = done([hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")], 3, 1)
+    stream(begin(FakeHead(sse(said("a", [7]), report, {"error": {"code": "node_failed", "message": "x"}}))))
+    assert row().completion_tokens == 1
+    assert [hop.steps for hop in row().hops.all()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (sse(said("a", [7])),),
+        (sse(said("a", [7]), done(), "data: [DONE]"),),
+        (b"data: {\n\n",),
+        (sse(said("a", [7])), wire.error_response("1", wire.Code.PEER_GONE, "the peer has gone")),
+    ],
+    ids=["no finish", "done without a finish", "no JSON", "peer gone"],
+)
+def test_a_stream_that_breaks_off_is_an_error_and_no_answer(begin: Begin, items: tuple[Any, ...]) -> None:
+    *_, error, end = stream(begin(FakeHead(*items)))
+    assert error["error"]["type"] == "server_error"
+    assert end == "data: [DONE]"
+    assert row().state == ChatSession.State.FAILED
+    ChatSession.objects.all().delete()
+    with pytest.raises(ApiError) as refused:
+        whole(begin(FakeHead(*items)))
+    assert refused.value.status == 502
+
+
+def test_a_silent_head_ends_the_chat(begin: Begin) -> None:
+    head = FakeHead(sse(said("a", [7])), asyncio.Event())
+    _, error, _ = stream(begin(head), silence_s=0.1)
+    assert error["error"]["code"] == "head_silent"
+    assert head.is_closed
+
+
+def test_a_head_that_says_nothing_at_all_ends_the_chat(begin: Begin) -> None:
+    async def never(request: wire.Request) -> Any:
+        await asyncio.Event().wait()
+        yield
+
+    chat = replace(begin(FakeHead()), call=never)
+    with pytest.raises(ApiError) as error:
+        whole(chat, silence_s=0.1)
+    assert (error.value.status, error.value.code) == (504, "head_silent")
+
+
+def test_the_deadline_ends_a_chat_however_busy_its_head_is(begin: Begin) -> None:
+    class Busy(FakeHead):
+        async def __call__(self, request: wire.Request) -> Any:
+            yield wire.Response(request.request_id, 200, {}, stream=True)
+            try:
+                while True:
+                    yield wire.Chunk(request.request_id, b": keepalive\n\n")
+                    await asyncio.sleep(0.01)
+            finally:
+                self.is_closed = True
+
+    head = Busy()
+    with pytest.raises(ApiError) as error:
+        whole(begin(head, deadline_s=0.2))
+    assert (error.value.status, error.value.code) == (504, "deadline")
+    assert head.is_closed
+    assert row().error_code == "deadline"
+
+
+@async_to_sync
+async def leave_while_it_waits(chat: Chat, head: FakeHead, is_streamed: bool) -> None:
+    """Cancels the client's task while the head has nothing to say, as Django does."""
+
+    async def client() -> None:
+        events = proxy.proxy_chat(chat)
+        if not is_streamed:
+            await proxy.whole(chat, events)
+        await anext(events)
+        async for _ in proxy.streamed(chat, events):
+            got_some.set()
+
+    got_some = asyncio.Event()
+    task = asyncio.create_task(client())
+    if is_streamed:
+        await got_some.wait()
+    while not head.requests:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_leaves_closes_the_call_and_is_recorded(begin: Begin, is_streamed: bool) -> None:
+    head = FakeHead(sse(said("a", [7, 8], prompt_ids=[1, 2, 3])), asyncio.Event())
+    leave_while_it_waits(begin(head), head, is_streamed)
+    assert head.is_closed
+    assert row().state == ChatSession.State.CANCELLED
+    assert (row().prompt_tokens, row().completion_tokens) == (3, 2)
+    assert row().ended is not None
+    assert row().error_code == ""
+
+
+def test_a_stream_that_is_closed_between_two_parts_closes_the_call(begin: Begin) -> None:
+    head = FakeHead(sse(said("a", [7])), sse(said("b", [8])), asyncio.Event())
+    chat = begin(head)
+
+    @async_to_sync
+    async def take_one() -> None:
+        events = proxy.proxy_chat(chat)
+        await anext(events)
+        parts = proxy.streamed(chat, events)
+        await anext(parts)
+        await parts.aclose()  # type: ignore[attr-defined]
+
+    take_one()
+    assert head.is_closed
+    assert row().state == ChatSession.State.CANCELLED
+
+
+def test_a_stream_that_nobody_began_to_read_is_recorded_too(begin: Begin) -> None:
+    head = FakeHead(sse(said("a", [7])), asyncio.Event())
+    chat = begin(head)
+
+    @async_to_sync
+    async def drop_it() -> None:
+        events = proxy.proxy_chat(chat)
+        await anext(events)
+        parts = proxy.streamed(chat, events)
+        del events, parts
+        while not head.is_closed:
+            await asyncio.sleep(0)
+        while proxy._last_writes:
+            await asyncio.wait(proxy._last_writes)
+
+    drop_it()
+    assert row().state == ChatSession.State.CANCELLED
+
+
+def test_the_first_thing_said_is_that_the_head_has_agreed(begin: Begin) -> None:
+    chat = begin(FakeHead(HELLO))
+
+    @async_to_sync
+    async def collect() -> list[Event]:
+        return [event async for event in proxy.proxy_chat(chat)]
+
+    assert collect()[0] == Keepalive()

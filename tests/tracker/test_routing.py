@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracker.routing import Candidate, NoRoute, RouteElement, find_route, missing_layers
+
+NUM_LAYERS = 12
+
+
+@st.composite
+def shards(draw: st.DrawFn) -> list[Candidate]:
+    found = []
+    for number in range(draw(st.integers(0, 8))):
+        start = draw(st.integers(0, NUM_LAYERS - 1))
+        end = draw(st.integers(start + 1, NUM_LAYERS))
+        found.append(Candidate(f"{number:08x}", start, end, draw(st.integers(0, 3))))
+    return found
+
+
+def covered(candidates: list[Candidate]) -> set[int]:
+    return {layer for shard in candidates for layer in range(shard.start_layer, shard.end_layer)}
+
+
+@given(shards(), st.integers())
+def test_a_route_covers_every_layer_once_or_the_missing_ones_are_named(candidates: list[Candidate], seed: int) -> None:
+    missing = set(range(NUM_LAYERS)) - covered(candidates)
+    if missing:
+        with pytest.raises(NoRoute) as refused:
+            find_route(candidates, NUM_LAYERS, random.Random(seed))
+        assert {layer for start, end in refused.value.missing for layer in range(start, end)} == missing
+        return
+    route = find_route(candidates, NUM_LAYERS, random.Random(seed))
+    assert [layer for hop in route for layer in range(hop.start_layer, hop.end_layer)] == list(range(NUM_LAYERS))
+    shard_of = {shard.peer_id: shard for shard in candidates}
+    assert all(shard_of[hop.peer_id].start_layer <= hop.start_layer for hop in route)
+    assert all(shard_of[hop.peer_id].end_layer == hop.end_layer for hop in route)
+
+
+@given(shards())
+def test_no_shorter_route_exists(candidates: list[Candidate]) -> None:
+    if covered(candidates) != set(range(NUM_LAYERS)):
+        return
+    layer = fewest = 0
+    while layer < NUM_LAYERS:  # as far as possible with each hop is known to be the fewest
+        layer = max(shard.end_layer for shard in candidates if shard.start_layer <= layer)
+        fewest += 1
+    assert len(find_route(candidates, NUM_LAYERS, random.Random(1))) == fewest
+
+
+@given(shards())
+def test_ranges_of_missing_layers_are_apart_and_in_order(candidates: list[Candidate]) -> None:
+    bounds = [bound for pair in missing_layers(candidates, NUM_LAYERS) for bound in pair]
+    assert bounds == sorted(set(bounds))
+
+
+def test_overlapping_shards_give_hops_that_start_inside_a_shard() -> None:
+    candidates = [Candidate("a", 0, 16), Candidate("b", 8, 24), Candidate("c", 16, 32)]
+    route = find_route(candidates, 32, random.Random(1))
+    assert route == [RouteElement("a", 0, 16), RouteElement("c", 16, 32)]
+    route = find_route(candidates[:2], 24, random.Random(1))
+    assert route == [RouteElement("a", 0, 16), RouteElement("b", 16, 24)]
+
+
+def test_the_least_loaded_of_equal_nodes_is_taken() -> None:
+    candidates = [Candidate("busy", 0, 12, 2), Candidate("idle", 0, 12, 0), Candidate("half", 0, 12, 1)]
+    assert find_route(candidates, 12, random.Random(1))[0].peer_id == "idle"
+
+
+def test_equally_loaded_nodes_take_turns_by_chance() -> None:
+    candidates = [Candidate("a", 0, 12), Candidate("b", 0, 12)]
+    rng = random.Random(1)
+    assert {find_route(candidates, 12, rng)[0].peer_id for _ in range(20)} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("candidates", "message"),
+    [
+        ([Candidate("a", 0, 12)], "layers 12–17 have no node online"),
+        ([Candidate("a", 0, 5), Candidate("b", 6, 18)], "layer 5 has no node online"),
+        ([Candidate("a", 6, 12)], "layers 0–5 and layers 12–17 have no node online"),
+        ([], "layers 0–17 have no node online"),
+        ([Candidate("a", 1, 4), Candidate("b", 5, 17)], "layer 0, layer 4 and layer 17 have no node online"),
+    ],
+)
+def test_it_names_the_layers_nobody_serves(candidates: list[Candidate], message: str) -> None:
+    with pytest.raises(NoRoute) as refused:
+        find_route(candidates, 18, random.Random(1))
+    assert str(refused.value) == message

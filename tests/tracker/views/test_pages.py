@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from tests.tracker.conftest import MakeNode
+from tracker.credentials import Credential
+from tracker.models import ApiKey, ChatSession, LanguageModel, Node, SessionHop
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def session(make_node: MakeNode, connect: Callable[[Node], None], model: LanguageModel) -> ChatSession:
+    started = timezone.now() - timedelta(seconds=5)
+    made = ChatSession.objects.create(
+        session_id="0123456789abcdef" * 2,
+        completion_id="chatcmpl-abc",
+        model=model,
+        seed=1,
+        state=ChatSession.State.DONE,
+        started=started,
+        ended=started + timedelta(seconds=3),
+        completion_tokens=21,
+        prompt_tokens=9,
+        ttft_ms=1000.0,
+        finish_reason="length",
+    )
+    for position, (name, start, end, path) in enumerate([("node-a", 0, 6, "local"), ("node-b", 6, 12, "relay")]):
+        node = make_node(name, start, end)
+        connect(node)
+        times = {"steps": 21, "ms_total": 420.0, "compute_ms": 210.0, "queue_ms": 1.0}
+        SessionHop.objects.create(
+            session=made,
+            position=position,
+            node=node,
+            node_name=name,
+            start_layer=start,
+            end_layer=end,
+            path=path,
+            **times,
+        )
+    return made
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?live", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/chatcmpl-abc.json"]
+)
+def test_strangers_are_sent_to_the_login(session: ChatSession, path: str) -> None:
+    response = Client().get(path)
+    assert response.status_code == 302
+    assert response["Location"].startswith("/admin/login/?next=")
+
+
+def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings) -> None:
+    settings.PUBLIC_URL = "https://mesh.example.org"
+    page = operator.get("/").content.decode()
+    assert "python manage.py createjointoken" in page
+    assert "python manage.py runnode --tracker https://mesh.example.org --join-token TOKEN" in page
+
+
+def test_a_site_nobody_has_asked_tells_how_to_ask(operator: Client, make_node: MakeNode, settings: Settings) -> None:
+    settings.PUBLIC_URL = "https://mesh.example.org"
+    make_node("node-a")
+    page = operator.get("/").content.decode()
+    assert "python manage.py createapikey" in page
+    assert "curl https://mesh.example.org/v1/chat/completions" in page
+
+
+def test_the_list_shows_models_nodes_and_sessions(operator: Client, session: ChatSession, make_node: MakeNode) -> None:
+    make_node("node-c", 0, 12)
+    page = operator.get("/").content.decode()
+    for shown in (
+        "01234567",
+        "node-a → node-b",
+        "layers 6–11",
+        "answers",
+        "offline",
+        "its socket to the relay is closed",
+    ):
+        assert shown in page
+    assert session.session_id not in page
+
+
+def test_a_model_that_cannot_answer_says_what_is_missing(operator: Client, make_node: MakeNode) -> None:
+    make_node("node-a", 0, 6)
+    assert "layers 0–11 have no node online" in operator.get("/").content.decode()
+
+
+def test_one_session_has_its_route_and_hop_table(operator: Client, session: ChatSession) -> None:
+    page = operator.get("/sessions/chatcmpl-abc").content.decode()
+    for shown in ("01234567", "layers 0–5", "layers 6–11", "local", "relay", "20.0", "210.0", "length", "9 tokens"):
+        assert shown in page
+    assert session.session_id not in page
+
+
+@pytest.mark.parametrize("path", ["/", "/sessions/chatcmpl-abc"])
+def test_a_page_refreshes_itself_by_its_live_part(operator: Client, session: ChatSession, path: str) -> None:
+    page, live = operator.get(path), operator.get(path, {"live": ""})
+    assert 'id="live" data-every-ms="2000"' in page.content.decode()
+    assert "tracker/refresh.js" in page.content.decode()
+    assert "<html" not in live.content.decode()
+    assert live.content.decode().strip() in page.content.decode()
+    assert live["Cache-Control"] == "no-store"
+
+
+def test_pages_take_nothing_from_elsewhere(operator: Client, session: ChatSession) -> None:
+    page = operator.get("/").content.decode()
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://127.0.0.1:8000", "")
+    assert "https://" not in page
+
+
+def test_names_are_escaped(operator: Client, session: ChatSession) -> None:
+    SessionHop.objects.update(node_name="<script>alert(1)</script>")
+    session.error_message = session.error_code = "<b>"
+    session.save()
+    for path in ("/", "/sessions/chatcmpl-abc"):
+        page = operator.get(path).content.decode()
+        assert "<script>alert" not in page
+        assert "<b>" not in page
+
+
+def test_json_tells_the_same(operator: Client, session: ChatSession) -> None:
+    story = operator.get("/sessions/chatcmpl-abc.json").json()
+    assert (story["state"], story["completion_tokens"], story["tokens_per_s"]) == ("done", 21, 10)
+    assert story["hops"][1] == {
+        "node": "node-b",
+        "start_layer": 6,
+        "end_layer": 12,
+        "layers": "layers 6–11",
+        "path": "relay",
+        "steps": 21,
+        "ms_per_token": 20.0,
+        "ms_total": 420.0,
+        "compute_ms": 210.0,
+        "queue_ms": 1.0,
+    }
+    assert operator.get("/sessions.json").json()["sessions"] == [story]
+
+
+def test_the_key_that_asked_may_read_its_session(session: ChatSession, api_key: Credential) -> None:
+    def get() -> Any:
+        sent = {"Authorization": f"Bearer {api_key.text}"}
+        return Client().get("/sessions/chatcmpl-abc.json", headers=sent)
+
+    assert get().status_code == 404
+    session.api_key = ApiKey.objects.get()
+    session.save()
+    assert get().json()["id"] == "chatcmpl-abc"
+    ApiKey.objects.update(revoked=True)
+    assert get().status_code == 302
+
+
+def test_a_session_that_is_not_there_is_not_found(operator: Client) -> None:
+    assert operator.get("/sessions/nothing").status_code == 404
+    assert operator.get("/sessions/nothing.json").status_code == 404
+
+
+def test_the_list_needs_as_many_queries_for_many_sessions_as_for_one(
+    operator: Client, session: ChatSession, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(20):
+        made = ChatSession.objects.get(pk=session.pk)
+        made.pk, made.session_id, made.completion_id = None, f"{number:032x}", f"chatcmpl-{number}"
+        made.save()
+        SessionHop.objects.create(session=made, position=0, node_name="x", start_layer=0, end_layer=12, ms_total=1.0)
+    with django_assert_max_num_queries(12):
+        operator.get("/")

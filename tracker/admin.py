@@ -1,0 +1,204 @@
+"""The operator's side: who may join, who works, who may ask, and what became of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from relay import presence
+from relay.auth import forget
+from tracker import chats
+from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, Shard
+from tracker.models.keys import CredentialRow
+from tracker.words import layers_in_words
+
+if TYPE_CHECKING:
+    ModelAdmin = admin.ModelAdmin[Any]
+    TabularInline = admin.TabularInline[Any, Any]
+else:
+    ModelAdmin, TabularInline = admin.ModelAdmin, admin.TabularInline  # generic in the stubs only
+
+admin.site.site_header = admin.site.site_title = "Meshnet"
+admin.site.index_title = "Nodes, keys and sessions"
+
+
+class ReadOnly:
+    """For rows that the system writes and people only read."""
+
+    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, *args: Any) -> bool:
+        return False
+
+
+class ShardInline(ReadOnly, TabularInline):
+    model = Shard
+    can_delete = False
+
+
+@admin.register(Node)
+class NodeAdmin(ModelAdmin):
+    list_display = ("name", "standing", "shard_layers", "model", "reach", "last_seen")
+    list_filter = ("status", "model", "uses_relay")
+    list_select_related = ("model", "shard")
+    search_fields = ("name", "peer_id", "address", "endpoint", "model__name")
+    actions = ("approve", "revoke")
+    inlines = (ShardInline,)
+    fields = (
+        ("name", "standing"),
+        ("model", "peer_id", "key_id", "joined_with"),
+        ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address"),
+        ("version", "device", "dtype", "threads", "memory_bytes", "ms_per_layer"),
+        ("state", "cached_tokens", "sessions", "last_seen", "lease_until", "created"),
+    )
+
+    def get_readonly_fields(self, request: HttpRequest, node: Node | None = None) -> list[str]:
+        """All but the name: nodes say the rest, and the status is changed by the actions, which check and tell."""
+        return [name for row in self.fields for name in row if name != "name"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False  # nodes enrol themselves with a join token
+
+    @admin.display(description="status", ordering="status")
+    def standing(self, node: Node) -> str:
+        return str(node.standing(timezone.now(), is_present=presence.is_present(node.peer_id)))
+
+    @admin.display(description="layers", ordering="shard__start_layer")
+    def shard_layers(self, node: Node) -> str:
+        shard = getattr(node, "shard", None)
+        return layers_in_words(shard.start_layer, shard.end_layer) if shard else "none"
+
+    @admin.display(description="path of reach")
+    def reach(self, node: Node) -> str:
+        paths = ["relay"] if node.uses_relay else []
+        if node.endpoint:
+            is_proved = node.is_endpoint_proved(timezone.now())
+            paths.append(f"{node.endpoint} ({'proved' if is_proved else node.endpoint_error or 'not proved yet'})")
+        return ", ".join(paths) or "none"
+
+    @admin.action(description="Approve selected nodes")
+    def approve(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        approved = []
+        for node in nodes.select_related("model"):
+            try:
+                node.approve()
+                approved.append(node.name)
+            except ValidationError as error:
+                self.message_user(request, error.messages[0], messages.ERROR)
+        self._say(request, "Approved", approved, "They may connect to the relay now.")
+
+    @admin.action(description="Revoke the keys of selected nodes")
+    def revoke(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        revoked = []
+        for node in nodes:
+            node.revoke()
+            forget(node.peer_id)
+            revoked.append(node.name)
+        self._say(request, "Revoked", revoked, "They are disconnected, and their keys open nothing any more.")
+
+    def delete_model(self, request: HttpRequest, node: Node) -> None:
+        super().delete_model(request, node)
+        forget(node.peer_id)
+
+    def delete_queryset(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        peer_ids = list(nodes.values_list("peer_id", flat=True))
+        super().delete_queryset(request, nodes)
+        for peer_id in peer_ids:
+            forget(peer_id)
+
+    def _say(self, request: HttpRequest, done: str, names: list[str], then: str) -> None:
+        if names:
+            self.message_user(request, f"{done}: {', '.join(names)}. {then}", messages.SUCCESS)
+
+
+class CredentialAdmin(ModelAdmin):
+    """The secret is shown in the answer to the form that made it, and never again."""
+
+    list_filter: ClassVar[tuple[str, ...]] = ("revoked",)
+    search_fields = ("label", "key_id")
+    actions = ("revoke",)
+    readonly_fields = ("key_id", "created", "last_used")
+
+    def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:
+        if not change:
+            row.new_credential = row.give_secret()
+        super().save_model(request, row, form, change)
+
+    def response_add(
+        self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        context = self.admin_site.each_context(request) | {
+            "title": f"{row._meta.verbose_name} made",
+            "opts": self.opts,
+            "row": row,
+            "secret": row.new_credential.text if row.new_credential else "",
+            "public_url": settings.PUBLIC_URL,
+        }
+        answer = TemplateResponse(request, "admin/tracker/secret_once.html", context)
+        answer["Cache-Control"] = "no-store"
+        return answer
+
+    @admin.action(description="Revoke selected ones")
+    def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        num_revoked = rows.filter(revoked=False).update(revoked=True)
+        self.message_user(request, f"Revoked: {num_revoked}. They open nothing any more.", messages.SUCCESS)
+
+
+@admin.register(JoinToken)
+class JoinTokenAdmin(CredentialAdmin):
+    list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
+    list_filter = ("revoked", "needs_approval")
+    fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
+
+    @admin.display(description="state")
+    def state(self, token: JoinToken) -> str:
+        return token.refusal(timezone.now()) or "good"
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(CredentialAdmin):
+    list_display = ("key_id", "label", "revoked", "created", "last_used")
+    fields = ("key_id", "label", "revoked", "created", "last_used")
+
+
+@admin.register(LanguageModel)
+class LanguageModelAdmin(ModelAdmin):
+    list_display = ("name", "route", "num_layers", "wire_dtype", "prefill_chunk_tokens", "context_length")
+    search_fields = ("name", "fingerprint")
+
+    @admin.display(description="route")
+    def route(self, model: LanguageModel) -> str:
+        return chats.route_problem(model, timezone.now()) or "complete"
+
+
+class SessionHopInline(ReadOnly, TabularInline):
+    model = SessionHop
+    fields = ("position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    readonly_fields = fields
+    can_delete = False
+
+    @admin.display(description="ms per token")
+    def ms_per_token(self, hop: SessionHop) -> str:
+        return "" if hop.ms_per_token is None else f"{hop.ms_per_token:.1f}"
+
+
+@admin.register(ChatSession)
+class ChatSessionAdmin(ReadOnly, ModelAdmin):
+    list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
+    list_filter = ("state", "model", "started")
+    list_select_related = ("model", "api_key")
+    search_fields = ("completion_id", "model__name", "api_key__label", "error_code", "hops__node_name")
+    exclude = ("session_id",)  # a secret; short_id stands for it
+    inlines = (SessionHopInline,)
+
+    @admin.display(description="state", ordering="state")
+    def current_state(self, session: ChatSession) -> str:
+        return session.state_at(timezone.now())

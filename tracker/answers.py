@@ -1,0 +1,133 @@
+"""What users of the OpenAI API get: chunks of a stream or the whole answer, put together from the head's stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracker.errors import ApiError
+from tracker.events import Delta, Report
+
+KEEPALIVE = b": keepalive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an endpoint calls things."""
+
+    path: str  # of the same request at the head
+    id_prefix: str
+    object: str
+    chunk_object: str
+    is_chat: bool
+
+
+CHAT = Form("/v1/chat/completions", "chatcmpl-", "chat.completion", "chat.completion.chunk", True)
+COMPLETION = Form("/v1/completions", "cmpl-", "text_completion", "text_completion", False)
+
+
+@dataclass(slots=True)
+class Answer:
+    """One answer as it grows. `node_names` by peer_id: the trace shows names, addresses are nobody's business."""
+
+    form: Form
+    completion_id: str
+    created: int  # Unix seconds
+    model: str
+    includes_usage: bool = False
+    has_trace: bool = False
+    node_names: Mapping[str, str] = field(default_factory=dict)
+    text: str = ""
+    finish_reason: str | None = None
+    report: Report | None = None
+    ids: list[int] = field(default_factory=list)
+    prompt_ids: tuple[int, ...] = ()
+    _has_role: bool = False
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.finish_reason = delta.finish_reason or self.finish_reason
+        self.ids += delta.ids
+        self.prompt_ids = delta.prompt_ids or self.prompt_ids
+
+    @property
+    def prompt_tokens(self) -> int:
+        told = self.report.prompt_tokens if self.report else None
+        return len(self.prompt_ids) if told is None else told
+
+    @property
+    def completion_tokens(self) -> int:
+        told = self.report.completion_tokens if self.report else None
+        return len(self.ids) if told is None else told
+
+    def usage(self) -> dict[str, int]:
+        prompt, completion = self.prompt_tokens, self.completion_tokens
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def chunk(self, delta: Delta) -> bytes:
+        """The event of a piece of text."""
+        fields = self._frame(self.form.chunk_object) | {"choices": [self._chunk_choice(delta)]}
+        if self.includes_usage:
+            fields["usage"] = None
+        if self.has_trace:
+            fields["meshnet"] = {"ids": delta.ids, "position": delta.position}
+            fields["meshnet"] |= {"prompt_ids": delta.prompt_ids} if delta.prompt_ids is not None else {}
+        return event(fields)
+
+    def last_chunks(self) -> Iterator[bytes]:
+        """What follows the text: the trace, the usage, whichever was asked for."""
+        if self.has_trace and self.report:
+            yield event(self._frame(self.form.chunk_object) | {"choices": [], "meshnet": {"hops": self.hops()}})
+        if self.includes_usage:
+            yield event(self._frame(self.form.chunk_object) | {"choices": [], "usage": self.usage()})
+
+    def whole(self) -> dict[str, Any]:
+        """The unstreamed answer."""
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self.finish_reason}
+        if self.form.is_chat:
+            choice["message"] = {"role": "assistant", "content": self.text, "refusal": None}
+        else:
+            choice["text"] = self.text
+        fields = self._frame(self.form.object) | {"choices": [choice], "usage": self.usage()}
+        if self.has_trace:
+            fields["meshnet"] = {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
+        return fields
+
+    def hops(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "node": self.node_names.get(hop.peer_id, ""),
+                "start_layer": hop.start_layer,
+                "end_layer": hop.end_layer,
+                "path": hop.path,
+                "steps": hop.steps,
+                "ms_total": hop.ms_total,
+                "compute_ms": hop.compute_ms,
+                "queue_ms": hop.queue_ms,
+            }
+            for hop in (self.report.hops if self.report else ())
+        ]
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
+
+    def _chunk_choice(self, delta: Delta) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": delta.finish_reason}
+        if not self.form.is_chat:
+            return choice | {"text": delta.text}
+        role = (
+            {} if self._has_role else {"role": "assistant"}
+        )  # in the first chunk and no other, whatever the head says
+        self._has_role = True
+        return choice | {"delta": role | {"content": delta.text}}
+
+
+def event(fields: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def error_event(error: ApiError) -> bytes:
+    return event(error.as_openai())

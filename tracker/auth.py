@@ -1,0 +1,54 @@
+"""Who asks: nodes on the relay's doors and in the node API, people with API keys. Reads credentials, decides little.
+
+An API key opens no door of the relay, and a node key none of the chat API: each is looked for in its own table only.
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.utils import timezone
+
+from relay.auth import Identity
+from tracker import credentials
+from tracker.errors import ApiError
+from tracker.models import ApiKey, Node
+from tracker.models.keys import find_by_credential
+
+_REASONS = {Node.Status.PENDING: "this node waits for approval", Node.Status.REVOKED: "this node's key was revoked"}
+
+
+def authenticate_peer(credential: str) -> Identity | None:
+    """For the relay (settings.RELAY_AUTHENTICATE): the peer a node key names, and the model whose peers it may ask."""
+    node = Node.objects.with_key(credential)
+    if node is None:
+        return None
+    is_approved = node.status == Node.Status.APPROVED
+    return Identity(node.peer_id, node.model.name, is_approved, _REASONS.get(Node.Status(node.status), ""))
+
+
+def authenticate_api_key(request: HttpRequest) -> ApiKey | None:
+    """The key of a chat request; None where keys aren't required and none is good. Raises ApiError 401."""
+    text = bearer(request)
+    key: ApiKey | None = find_by_credential(ApiKey.objects.all(), text)
+    if key and not key.revoked:
+        ApiKey.objects.filter(pk=key.pk).update(last_used=timezone.now())
+        return key
+    if not settings.API_KEYS_REQUIRED:
+        return None
+    raise ApiError(401, _why_refused(text, is_revoked=key is not None), code="invalid_api_key")
+
+
+def bearer(request: HttpRequest) -> str:
+    """The credential in `Authorization: Bearer …`; empty when there is none."""
+    scheme, _, text = request.headers.get("authorization", "").partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else ""
+
+
+def _why_refused(text: str, *, is_revoked: bool) -> str:
+    if not text:
+        return "You didn't provide an API key: send it as `Authorization: Bearer KEY`."
+    if is_revoked:
+        return "This API key was revoked."
+    looks_like = credentials.describe(text)
+    return f"This API key is unknown here; it looks like {looks_like}."

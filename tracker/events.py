@@ -1,0 +1,173 @@
+"""The head's event stream, read: bytes in, typed events out. Pure; whatever a node may send is well-formed after it.
+
+: keepalive                                                         each second in which nothing else comes
+data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?}}
+data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}]}}      once, also before an error where possible
+data: {"error": {"code", "message"}}
+data: [DONE]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
+MAX_HOPS = 64
+FINISH_REASONS = frozenset({"stop", "length"})
+
+
+class BadStream(Exception):
+    """The head's stream breaks a rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keepalive:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    text: str
+    role: str | None = None
+    finish_reason: str | None = None
+    ids: tuple[int, ...] = ()
+    position: int | None = None
+    prompt_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HopReport:
+    peer_id: str
+    start_layer: int
+    end_layer: int
+    path: str
+    steps: int
+    ms_total: float
+    compute_ms: float
+    queue_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    hops: tuple[HopReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    pass
+
+
+Event = Keepalive | Delta | Report | Failure | Done
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Cuts a stream of bytes into events, wherever its pieces were cut."""
+
+    _rest: bytes = field(default=b"", init=False)
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Raises BadStream."""
+        *blocks, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise BadStream(f"an event is over {MAX_EVENT_BYTES} bytes")
+        for block in blocks:
+            yield from _read_block(block)
+
+
+def _read_block(block: bytes) -> Iterator[Event]:
+    lines = block.split(b"\n")
+    data = b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+    if data == b"[DONE]":
+        yield Done()
+    elif data:
+        yield from _read_data(data)
+    elif any(line.startswith(b":") for line in lines):
+        yield Keepalive()
+
+
+def _read_data(data: bytes) -> Iterator[Event]:
+    try:
+        fields = json.loads(data)
+        own = fields.get("meshnet") or {}
+        if fields.get("choices"):
+            yield _delta(fields["choices"][0], own)
+        if own.get("done") is True:
+            yield _report(own)
+        if fields.get("error"):
+            yield Failure(_text(fields["error"]["code"]), _text(fields["error"]["message"]))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadStream(f"an event can't be read: {type(error).__name__} {error}") from None
+
+
+def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
+    said: dict[str, Any] = choice["delta"] if "delta" in choice else {"content": choice["text"]}
+    reason, position = choice.get("finish_reason"), own.get("position")
+    if reason is not None and reason not in FINISH_REASONS:
+        raise ValueError(f"finish_reason {reason!r}")
+    if said.get("role") not in (None, "assistant"):
+        raise ValueError("role")
+    prompt_ids = _ids(own["prompt_ids"]) if "prompt_ids" in own else None
+    at = None if position is None else _whole(position)
+    return Delta(_text(said.get("content") or ""), said.get("role"), reason, _ids(own.get("ids", [])), at, prompt_ids)
+
+
+def _report(own: dict[str, Any]) -> Report:
+    usage, hops = own.get("usage") or {}, own.get("hops") or []
+    if len(hops) > MAX_HOPS:
+        raise ValueError("too many hops")
+    prompt, completion = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
+    return Report(
+        None if prompt is None else _whole(prompt),
+        None if completion is None else _whole(completion),
+        tuple(_hop(hop) for hop in hops),
+    )
+
+
+def _hop(hop: dict[str, Any]) -> HopReport:
+    return HopReport(
+        _text(hop["peer_id"]),
+        _whole(hop["start_layer"]),
+        _whole(hop["end_layer"]),
+        _text(hop["path"]),
+        _whole(hop["steps"]),
+        _time(hop["ms_total"]),
+        _time(hop["compute_ms"]),
+        _time(hop["queue_ms"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text was expected")
+    value.encode()  # half a surrogate pair raises here, not where the client is written to
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**31:
+        raise TypeError("a whole number was expected")
+    return value
+
+
+def _time(value: Any) -> float:
+    """Milliseconds. A clock that jumped gives no negative time."""
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("milliseconds were expected")
+    return max(0.0, float(value))
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    return tuple(_whole(one) for one in value)

@@ -1,0 +1,91 @@
+"""The models users ask for. What makes two copies of one the same is fixed once, by the first approved node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.utils import timezone
+
+from relay import wire
+from relay.headers import DTYPE_BYTES
+
+MAX_LAYERS = 1024
+MODEL_NAME = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9._:/-]*\Z",
+    "A model's name has letters, digits and . _ : / - and starts with one of the first.",
+)
+
+
+class LanguageModel(models.Model):
+    name = models.CharField(max_length=200, unique=True, validators=[MODEL_NAME], help_text="As users ask for it.")
+    fingerprint = models.CharField(
+        max_length=64,
+        blank=True,
+        help_text="The same for equal copies; nodes with another are refused. Empty: the first approved node fixes it.",
+    )
+    num_layers = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_LAYERS)],
+        help_text="Transformer blocks.",
+    )
+    hidden_size = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MinValueValidator(1)], help_text="Width of an activation."
+    )
+    context_length = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Tokens of prompt and answer together, at most.",
+    )
+    prefill_chunk_tokens = models.PositiveIntegerField(
+        default=128,
+        validators=[MinValueValidator(1), MaxValueValidator(65536)],
+        help_text="A prompt goes through the nodes in steps of so many tokens, on every route the same.",
+    )
+    wire_dtype = models.CharField(
+        max_length=10,
+        choices=[(name, name) for name in DTYPE_BYTES],
+        default="bfloat16",
+        help_text="How activations travel between nodes. float32 doubles the bytes.",
+    )
+
+    created = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = "model"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def fitting_chunk_tokens(self) -> int:
+        """prefill_chunk_tokens, lowered where a step's activations wouldn't fit through the relay."""
+        if not self.hidden_size:
+            return self.prefill_chunk_tokens
+        fitting = wire.MAX_BODY_BYTES // (self.hidden_size * DTYPE_BYTES[self.wire_dtype])
+        return max(1, min(self.prefill_chunk_tokens, fitting))
+
+    def mismatch(self, facts: dict[str, Any]) -> str | None:
+        """How a node's copy differs from this model, in words; None when it doesn't, or nothing is fixed yet."""
+        if self.fingerprint and facts["fingerprint"] != self.fingerprint:
+            theirs, ours = facts["fingerprint"][:12], self.fingerprint[:12]
+            return f"its fingerprint is {theirs}…, that of {self.name} here is {ours}…: they are not the same weights"
+        for name in ("num_layers", "hidden_size"):
+            fixed = getattr(self, name)
+            if fixed is not None and facts[name] != fixed:
+                return f"its {name} is {facts[name]}, that of {self.name} here is {fixed}"
+        return None
+
+    def fix(self, facts: dict[str, Any]) -> None:
+        """Takes from the first approved node's copy what nobody has fixed before."""
+        fields = [
+            name for name in ("fingerprint", "num_layers", "hidden_size", "context_length") if not getattr(self, name)
+        ]
+        for name in fields:
+            setattr(self, name, facts[name])
+        if fields:
+            self.save(update_fields=fields)

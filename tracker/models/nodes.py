@@ -1,0 +1,188 @@
+"""The machines that hold layers of a model, and which layers each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
+from django.db import models, transaction
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from tracker.endpoints import parse_endpoint
+from tracker.models.keys import find_by_credential
+from tracker.models.languages import LanguageModel
+from tracker.standing import Standing, standing
+from tracker.words import layers_in_words
+
+LEASE_S = {True: 20.0, False: 5.0}  # by uses_relay: a socket tells at once when such a node dies, a lease must hurry
+HEARTBEAT_S = {True: 5.0, False: 1.5}
+NODE_NAME = RegexValidator(
+    r"^[A-Za-z0-9][A-Za-z0-9 ._-]*\Z",
+    "A node's name has letters, digits, spaces and . _ - and starts with one of the first.",
+)
+
+
+class NodeQuerySet(models.QuerySet["Node"]):
+    def with_key(self, text: str) -> Node | None:
+        node: Node | None = find_by_credential(self.select_related("model"), text)
+        return node
+
+    def online(self, now: datetime, present: Collection[str]) -> Self:
+        """Approved, heard of within the lease, and reachable: `present` on the relay, or by a proved endpoint."""
+        alive = self.filter(status=Node.Status.APPROVED, lease_until__gt=now)
+        return alive.filter(
+            Q(uses_relay=True, peer_id__in=present) | Q(endpoint_proved_until__gt=now) & ~Q(endpoint_address="")
+        )
+
+    def with_load(self, since: datetime) -> Self:
+        """Each with `load`: the sessions that run through it, but those that started before `since` and were lost."""
+        running = Q(session_hops__session__state="running", session_hops__session__started__gt=since)
+        return self.annotate(load=Count("session_hops", filter=running))
+
+
+class Node(models.Model):
+    class Status(models.TextChoices):
+        PENDING = "pending"
+        APPROVED = "approved"
+        REVOKED = "revoked"
+
+    load: int  # of rows from with_load()
+
+    name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
+    peer_id = models.CharField(max_length=32, unique=True, editable=False, help_text="Its address on the relay.")
+    key_id = models.CharField(max_length=64, unique=True, editable=False, help_text="Public part of its node key.")
+    secret_hash = models.CharField(max_length=64, editable=False, help_text="SHA-256 of its node key's secret part.")
+    status = models.CharField(
+        max_length=8,
+        choices=Status.choices,
+        default=Status.PENDING,
+        help_text="Only approved nodes work. Use the actions of the list: they check the model and tell the relay.",
+    )
+    model = models.ForeignKey(LanguageModel, on_delete=models.PROTECT, related_name="nodes", help_text="What it holds.")
+    model_facts = models.JSONField(default=dict, editable=False, help_text="What it said of its copy of the model.")
+    joined_with = models.ForeignKey(
+        "tracker.JoinToken", null=True, blank=True, on_delete=models.SET_NULL, related_name="nodes", editable=False
+    )
+
+    uses_relay = models.BooleanField(
+        default=True, help_text="Keeps a socket to the relay open and is asked through it."
+    )
+    endpoint = models.CharField(
+        max_length=200, blank=True, help_text="Where it says it listens, as http://host:port. Empty: nowhere."
+    )
+    endpoint_address = models.CharField(
+        max_length=64, blank=True, help_text="The address behind the endpoint at the last check; only this is dialled."
+    )
+    endpoint_proved_until = models.DateTimeField(
+        null=True, blank=True, help_text="The endpoint proved that it holds the node key; it is used until then."
+    )
+    endpoint_error = models.CharField(max_length=300, blank=True, help_text="Why the endpoint isn't used.")
+    address = models.GenericIPAddressField(null=True, blank=True, help_text="Where its last registration came from.")
+
+    version = models.CharField(max_length=40, blank=True, help_text="Of the program it runs.")
+    device = models.CharField(max_length=60, blank=True, help_text="What it computes on.")
+    dtype = models.CharField(max_length=10, blank=True, help_text="What it computes in.")
+    threads = models.PositiveIntegerField(null=True, blank=True)
+    memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
+    ms_per_layer = models.FloatField(null=True, blank=True, help_text="Time of one token through one layer.")
+    state = models.CharField(max_length=20, blank=True, help_text="What it last said it does.")
+    cached_tokens = models.PositiveBigIntegerField(default=0, help_text="Tokens in its caches, by its last heartbeat.")
+    sessions = models.PositiveIntegerField(default=0, help_text="Sessions it holds caches of, by its last heartbeat.")
+
+    is_registered = models.BooleanField(default=False, help_text="Off once it has said that it leaves.")
+    lease_until = models.DateTimeField(null=True, blank=True, help_text="Offline after this, unless it is heard of.")
+    last_seen = models.DateTimeField(null=True, blank=True)
+    created = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = NodeQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def lease_s(self) -> float:
+        return LEASE_S[self.uses_relay]
+
+    @property
+    def heartbeat_s(self) -> float:
+        return HEARTBEAT_S[self.uses_relay]
+
+    @property
+    def relay_addr(self) -> str | None:
+        """Where other nodes reach it through the relay."""
+        return f"{settings.RELAY_URL}/rpc/{self.peer_id}" if self.uses_relay else None
+
+    @property
+    def dial_url(self) -> str:
+        """The endpoint by the address that was checked: a name could lead elsewhere by now."""
+        return parse_endpoint(self.endpoint).at(self.endpoint_address)
+
+    def heartbeat(self, now: datetime, **news: Any) -> bool:
+        """Renews the lease; False when the node has left in the meantime: a late heartbeat revives nothing."""
+        news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s)}
+        renewed = Node.objects.filter(pk=self.pk, is_registered=True).exclude(status=Node.Status.REVOKED).update(**news)
+        for name, value in news.items():
+            setattr(self, name, value)
+        return renewed == 1
+
+    def leave(self, now: datetime) -> None:
+        """Ends the lease at once."""
+        Node.objects.filter(pk=self.pk).update(is_registered=False, lease_until=now, last_seen=now, state="left")
+
+    def approve(self) -> None:
+        """Lets it work. Raises ValidationError when its copy isn't the model that others of this name serve."""
+        with transaction.atomic():
+            model = LanguageModel.objects.select_for_update().get(pk=self.model_id)
+            mismatch = model.mismatch(self.model_facts)
+            if mismatch:
+                raise ValidationError(f"node {self.name} can't be approved: {mismatch}.")
+            model.fix(self.model_facts)
+            self.status = Node.Status.APPROVED
+            self.save(update_fields=["status"])
+
+    def revoke(self) -> None:
+        """Locks it out. Whoever calls this tells relay.auth to forget the peer, so that it is out at once."""
+        self.status, self.lease_until = Node.Status.REVOKED, None
+        self.save(update_fields=["status", "lease_until"])
+
+    def is_endpoint_proved(self, now: datetime) -> bool:
+        return bool(self.endpoint_address and self.endpoint_proved_until and self.endpoint_proved_until > now)
+
+    def standing(self, now: datetime, *, is_present: bool) -> Standing:
+        """Online or not, and why: the rule of `online()` for one row, in words."""
+        return standing(
+            status=self.status,
+            last_seen=self.last_seen,
+            lease_until=self.lease_until,
+            uses_relay=self.uses_relay,
+            is_present=is_present,
+            is_endpoint_proved=self.is_endpoint_proved(now),
+            endpoint=self.endpoint,
+            endpoint_error=self.endpoint_error,
+            has_left=not self.is_registered,
+            now=now,
+        )
+
+
+class Shard(models.Model):
+    """A node's layers, half-open as in code: [start_layer, end_layer)."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="shard")
+    start_layer = models.PositiveIntegerField(help_text="The first layer it holds.")
+    end_layer = models.PositiveIntegerField(help_text="The layer after its last one.")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=models.Q(start_layer__lt=models.F("end_layer")), name="shard_not_empty")
+        ]
+
+    def __str__(self) -> str:
+        return layers_in_words(self.start_layer, self.end_layer)

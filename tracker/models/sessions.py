@@ -1,0 +1,124 @@
+"""Generations and the route each took. A row is written before the first byte of an answer and after the last."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import models
+from django.db.models import QuerySet
+
+from tracker.models.keys import ApiKey
+from tracker.models.languages import LanguageModel
+from tracker.models.nodes import Node
+from tracker.words import layers_in_words
+
+LOST_AFTER_S = 30.0  # beyond the deadline that would have ended it
+
+
+class ChatSessionQuerySet(QuerySet["ChatSession"]):
+    def running(self, now: datetime) -> QuerySet[ChatSession]:
+        """Without those whose process died and whose row still says so."""
+        return self.filter(state=ChatSession.State.RUNNING, started__gt=now - lost_after())
+
+
+def lost_after() -> timedelta:
+    return timedelta(seconds=settings.REQUEST_DEADLINE_S + LOST_AFTER_S)
+
+
+class ChatSession(models.Model):
+    class State(models.TextChoices):
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        CANCELLED = "cancelled"
+
+    session_id = models.CharField(
+        max_length=32,
+        unique=True,
+        editable=False,
+        help_text="Keys the nodes' caches. A secret: pages show 8 characters.",
+    )
+    completion_id = models.CharField(max_length=64, unique=True, editable=False, help_text="As the client was told.")
+    model = models.ForeignKey(LanguageModel, on_delete=models.CASCADE, related_name="chat_sessions")
+    api_key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.SET_NULL, related_name="chat_sessions")
+    state = models.CharField(max_length=9, choices=State.choices, default=State.RUNNING, db_index=True)
+    is_streamed = models.BooleanField(default=False, help_text="The client asked for a stream.")
+    seed = models.BigIntegerField(help_text="Of the sampling; drawn by the tracker when the client gave none.")
+    started = models.DateTimeField(db_index=True)
+    ended = models.DateTimeField(null=True, blank=True)
+    finish_reason = models.CharField(max_length=20, blank=True)
+    prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
+    completion_tokens = models.PositiveIntegerField(null=True, blank=True)
+    ttft_ms = models.FloatField("TTFT in ms", null=True, blank=True, help_text="From the request to its first text.")
+    error_code = models.CharField(max_length=60, blank=True)
+    error_message = models.TextField(blank=True)
+
+    objects = ChatSessionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ["-started"]
+        verbose_name = "session"
+
+    def __str__(self) -> str:
+        return self.short_id
+
+    @property
+    def short_id(self) -> str:
+        return self.session_id[:8]
+
+    def state_at(self, now: datetime) -> str:
+        """Its state, where one that should have ended long ago is `lost`."""
+        is_lost = self.state == self.State.RUNNING and self.started <= now - lost_after()
+        return "lost" if is_lost else self.state
+
+    @property
+    def duration_s(self) -> float | None:
+        return max(0.0, (self.ended - self.started).total_seconds()) if self.ended else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of the answer after its first text."""
+        if not self.completion_tokens or self.completion_tokens < 2 or self.ttft_ms is None or self.duration_s is None:
+            return None
+        decoding_s = self.duration_s - self.ttft_ms / 1000
+        return (self.completion_tokens - 1) / decoding_s if decoding_s > 0 else None
+
+
+class SessionHop(models.Model):
+    """One element of a session's route; what it took is known when the session has ended."""
+
+    class Path(models.TextChoices):
+        LOCAL = "local"
+        RELAY = "relay"
+        TUNNEL = "tunnel"
+        DIRECT = "direct"
+
+    session = models.ForeignKey(ChatSession, on_delete=models.CASCADE, related_name="hops")
+    position = models.PositiveSmallIntegerField(help_text="0 is the head.")
+    node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="session_hops")
+    node_name = models.CharField(max_length=64, help_text="Kept when the node is deleted.")
+    start_layer = models.PositiveIntegerField()
+    end_layer = models.PositiveIntegerField()
+    path = models.CharField(max_length=6, choices=Path.choices, blank=True, help_text="How steps reached it.")
+    steps = models.PositiveIntegerField(null=True, blank=True)
+    ms_total = models.FloatField(null=True, blank=True, help_text="Time of all its steps, as the head saw it.")
+    compute_ms = models.FloatField(null=True, blank=True, help_text="Of these, computing.")
+    queue_ms = models.FloatField(null=True, blank=True, help_text="Of these, waiting for the engine.")
+
+    class Meta:
+        ordering = ["session", "position"]
+        constraints = [models.UniqueConstraint(fields=["session", "position"], name="one_hop_per_position")]
+
+    def __str__(self) -> str:
+        return f"{self.node_name}, {self.layers}"
+
+    @property
+    def layers(self) -> str:
+        return layers_in_words(self.start_layer, self.end_layer)
+
+    @property
+    def ms_per_token(self) -> float | None:
+        """Its time over the tokens of the answer, so that the hops of a session add up to its time per token."""
+        tokens = self.session.completion_tokens
+        return self.ms_total / tokens if tokens and self.ms_total is not None else None

@@ -1,0 +1,103 @@
+"""What nodes may say in POST /api/nodes/*. Everything is checked here, so that the rules see only good values."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, TypeVar
+
+from django.core.validators import RegexValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from relay.headers import DTYPE_BYTES
+from tracker.endpoints import EndpointRefused, parse_endpoint
+from tracker.errors import ApiError
+from tracker.models.languages import MAX_LAYERS, MODEL_NAME
+from tracker.models.nodes import NODE_NAME
+
+MAX_BIGINT = 2**63 - 1
+
+
+def _is_endpoint(text: str) -> str:
+    try:
+        parse_endpoint(text)
+    except EndpointRefused as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+def _is_dtype(text: str) -> str:
+    if text not in DTYPE_BYTES:
+        raise ValueError(f"must be one of {', '.join(DTYPE_BYTES)}")
+    return text
+
+
+def _pattern(validator: RegexValidator) -> str:
+    """The same expression for pydantic's engine, whose `$` is Python's `\\Z`."""
+    return re.compile(validator.regex).pattern.replace(r"\Z", "$")
+
+
+Count = Annotated[int, Field(ge=0, le=MAX_BIGINT)]
+Small = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Word = Annotated[str, Field(max_length=20, pattern=r"^[a-z_-]*$")]
+Line = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")  # a newer node may say more
+
+
+class ModelFacts(_Strict):
+    name: str = Field(max_length=200, pattern=_pattern(MODEL_NAME))
+    fingerprint: str = Field(pattern=r"^[0-9a-f]{64}$")
+    num_layers: int = Field(ge=1, le=MAX_LAYERS)
+    hidden_size: int = Field(ge=1, le=2**20)
+    context_length: Small
+
+    def facts(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"name"})
+
+
+class Registration(_Strict):
+    name: str = Field(max_length=64, pattern=_pattern(NODE_NAME))
+    model: ModelFacts
+    start_layer: int = Field(ge=0)
+    end_layer: int = Field(ge=1)
+    relay: bool = True
+    endpoint: Annotated[str, Field(max_length=200), AfterValidator(_is_endpoint)] | None = None
+    version: Annotated[Line, Field(max_length=40)] = ""
+    device: Annotated[Line, Field(max_length=60)] = ""
+    dtype: Annotated[str, AfterValidator(_is_dtype)] = "bfloat16"
+    threads: Small | None = None
+    memory_bytes: Count | None = None
+    ms_per_layer: Milliseconds | None = None
+
+    @model_validator(mode="after")
+    def _layers_exist(self) -> Registration:
+        if not self.start_layer < self.end_layer <= self.model.num_layers:
+            layers, held = f"{self.start_layer}:{self.end_layer}", self.model.num_layers
+            raise ValueError(f"layers {layers} don't lie within 0:{held}, the layers of {self.model.name}")
+        if not self.relay and not self.endpoint:
+            raise ValueError("a node without the relay needs an endpoint, or nobody can reach it")
+        return self
+
+
+class Heartbeat(_Strict):
+    state: Word | None = None
+    cached_tokens: Count | None = None
+    sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    ms_per_layer: Milliseconds | None = None
+
+
+Message = TypeVar("Message", bound=_Strict)
+
+
+def check(schema: type[Message], fields: dict[str, Any]) -> Message:
+    """The checked message. Raises ApiError 400 naming each bad field."""
+    if fields.get("layers") == "auto":
+        raise ApiError(400, "layers: auto isn't built yet; name the layers, as --layers 0:12", code="bad_request")
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, found['loc'])) or 'the message'}: {found['msg']}" for found in error.errors()]
+        raise ApiError(400, "; ".join(problems[:10]), code="bad_request") from None

@@ -1,0 +1,183 @@
+"""How a node joins, is heard of and leaves. The rules behind /api/nodes/*; views only carry them.
+
+A node comes first with a join token and gets a key of its own, later with that key. Registering again is the same as
+registering once: it brings the row up to date.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from relay import wire
+from relay.auth import forget
+from tracker import credentials, endpoints, tickets
+from tracker.credentials import Credential, Kind
+from tracker.endpoints import EndpointRefused
+from tracker.errors import ApiError
+from tracker.models import JoinToken, LanguageModel, Node, Shard
+from tracker.models.keys import find_by_credential
+from tracker.node_schemas import Heartbeat, Registration
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """Who registers: a node that has a key, or one that brings a join token."""
+
+    node: Node | None = None
+    token: JoinToken | None = None
+
+
+def authenticate(text: str) -> Bearer:
+    """Raises ApiError 401 for anything but a node key or a join token."""
+    node = Node.objects.with_key(text)
+    if node:
+        if node.status == Node.Status.REVOKED:
+            raise ApiError(401, f"the key of node {node.name} was revoked by the operator", code="revoked")
+        return Bearer(node=node)
+    token: JoinToken | None = find_by_credential(JoinToken.objects.all(), text)
+    if token:
+        return Bearer(token=token)
+    looks_like = f"it looks like {credentials.describe(text)}" if text else "there is none"
+    wanted = "Authorization: Bearer must carry a join token or this node's key"
+    raise ApiError(401, f"{wanted}; {looks_like}", code=wire.Code.UNAUTHORIZED)
+
+
+def check_version(fields: dict[str, Any]) -> None:
+    """Before anything else is read: another version may write everything else differently. Raises ApiError 426."""
+    theirs, wires = fields.get("protocol_version"), fields.get("wire_versions")
+    ours = wire.PROTOCOL_VERSION
+    if type(theirs) is not int or theirs != ours:
+        said = f"version {theirs}" if type(theirs) is int else "no version"
+        what = "this site" if type(theirs) is int and theirs > ours else "the node"
+        raise ApiError(426, f"this site speaks node protocol {ours}, the node {said}: upgrade {what}", code="upgrade")
+    if not isinstance(wires, list) or not set(wire.WIRE_VERSIONS) & {
+        version for version in wires if type(version) is int
+    }:
+        speaks = ", ".join(map(str, wire.WIRE_VERSIONS))
+        raise ApiError(
+            426, f"the relay here speaks wire version {speaks}, the node doesn't: upgrade the node", code="upgrade"
+        )
+
+
+def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) -> dict[str, Any]:
+    """Makes or updates the node; what it needs to work is in the answer. Raises ApiError."""
+    node_key: Credential | None = None
+    try:
+        with transaction.atomic():
+            model = _model_for(wanted)
+            if bearer.token:
+                node, node_key = _enrol(bearer.token, wanted.name, model, now)
+            else:
+                assert bearer.node is not None
+                node = bearer.node
+            has_other_model = bearer.node is not None and bearer.node.model_id != model.pk
+            _update(node, model, wanted, now, address)
+    except IntegrityError:
+        hint = "choose another --name, or start it with the state folder that holds its key"
+        raise ApiError(409, f"another node here is called {wanted.name}: {hint}", code="name_taken") from None
+    if has_other_model:
+        forget(node.peer_id)  # the relay let it in as a peer of the former one's nodes
+    check_endpoint(node, now)
+    return _answer(node, now) | ({"node_key": node_key.text} if node_key else {})
+
+
+def heartbeat(node: Node, news: Heartbeat, now: datetime) -> dict[str, Any]:
+    """Renews the lease. Raises ApiError 409 when the node has left: it registers again first."""
+    if not node.heartbeat(now, **news.model_dump(exclude_none=True)):
+        raise ApiError(409, f"node {node.name} has left; it must register again", code="not_registered")
+    check_endpoint(node, now)
+    return _state(node, now)
+
+
+def check_endpoint(node: Node, now: datetime) -> None:
+    """Proves the endpoint again when half of what its last proof is good for is over."""
+    half_lease = timedelta(seconds=node.lease_s / 2)
+    if not node.endpoint or (node.endpoint_proved_until and node.endpoint_proved_until > now + half_lease):
+        return
+    try:
+        node.endpoint_address = _proved_address(node)
+        node.endpoint_proved_until, node.endpoint_error = now + timedelta(seconds=node.lease_s), ""
+    except EndpointRefused as error:  # an earlier proof stays good until its end: one lost answer is no reason
+        node.endpoint_error = str(error)[:300]
+    node.save(update_fields=["endpoint_address", "endpoint_proved_until", "endpoint_error"])
+
+
+def _proved_address(node: Node) -> str:
+    endpoint = endpoints.parse_endpoint(node.endpoint)
+    address = endpoints.resolve(
+        endpoint, allow_private=settings.ALLOW_PRIVATE_ENDPOINTS, registered_from=node.address or ""
+    )
+    endpoints.prove(endpoint, address, node.secret_hash)
+    return address
+
+
+def _model_for(wanted: Registration) -> LanguageModel:
+    """The row of that name, made if need be. Raises ApiError 409 when the node's copy is another model."""
+    model, _ = LanguageModel.objects.select_for_update().get_or_create(name=wanted.model.name)
+    mismatch = model.mismatch(wanted.model.facts())
+    if mismatch:
+        raise ApiError(409, f"this node's copy doesn't fit: {mismatch}", code="fingerprint_mismatch")
+    return model
+
+
+def _enrol(token: JoinToken, name: str, model: LanguageModel, now: datetime) -> tuple[Node, Credential]:
+    refusal = token.refusal(now)
+    if refusal or not token.spend(now):
+        raise ApiError(
+            401, refusal or "this join token is used up", code="revoked" if token.revoked else "unauthorized"
+        )
+    key = credentials.mint(Kind.NODE)
+    node = Node(name=name, model=model, peer_id=secrets.token_hex(16), key_id=key.key_id, secret_hash=key.secret_hash)
+    node.status = Node.Status.PENDING if token.needs_approval else Node.Status.APPROVED
+    node.joined_with = token
+    return node, key
+
+
+def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetime, address: str) -> None:
+    if node.endpoint != (wanted.endpoint or "") or node.address != (address or None):
+        node.endpoint_address, node.endpoint_proved_until, node.endpoint_error = "", None, ""
+    node.name, node.model, node.model_facts = wanted.name, model, wanted.model.facts()
+    node.uses_relay, node.endpoint, node.address = wanted.relay, wanted.endpoint or "", address or None
+    node.version, node.device, node.dtype = wanted.version, wanted.device, wanted.dtype
+    node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
+    node.is_registered, node.last_seen = True, now
+    node.lease_until = now + timedelta(seconds=node.lease_s)
+    node.save()
+    if node.status == Node.Status.APPROVED:
+        model.fix(node.model_facts)
+    layers = {"start_layer": wanted.start_layer, "end_layer": wanted.end_layer}
+    Shard.objects.update_or_create(node=node, defaults=layers)
+
+
+def _answer(node: Node, now: datetime) -> dict[str, Any]:
+    model = node.model
+    relay_url = f"{settings.RELAY_URL}/ws" if node.uses_relay else None
+    return _state(node, now) | {
+        "peer_id": node.peer_id,
+        "start_layer": node.shard.start_layer,
+        "end_layer": node.shard.end_layer,
+        "relay_url": relay_url,
+        "relay_addr": node.relay_addr,
+        "wire_versions": list(wire.WIRE_VERSIONS),
+        "model": {
+            "name": model.name,
+            "prefill_chunk_tokens": model.fitting_chunk_tokens,
+            "wire_dtype": model.wire_dtype,
+        },
+    }
+
+
+def _state(node: Node, now: datetime) -> dict[str, Any]:
+    return {
+        "status": node.status,
+        "now": now.timestamp(),
+        "heartbeat_s": node.heartbeat_s,
+        "ticket_keys": tickets.public_keys(),
+        "endpoint_error": node.endpoint_error or None,
+    }

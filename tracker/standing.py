@@ -1,0 +1,49 @@
+"""Whether a node is online, and why or why not: the rule in words, pure, for the admin and the pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    is_online: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'online' if self.is_online else 'offline'}: {self.reason}"
+
+
+def standing(
+    *,
+    status: str,
+    last_seen: datetime | None,
+    lease_until: datetime | None,
+    uses_relay: bool,
+    is_present: bool,
+    is_endpoint_proved: bool,
+    endpoint: str,
+    endpoint_error: str,
+    has_left: bool,
+    now: datetime,
+) -> Standing:
+    if status != "approved":
+        return Standing(False, "waits for approval" if status == "pending" else "revoked")
+    if lease_until is None or lease_until <= now:
+        return Standing(False, _silence(last_seen, has_left, now))
+    if uses_relay and is_present:
+        return Standing(True, "connected to the relay")
+    if is_endpoint_proved:
+        return Standing(True, f"reached at {endpoint}")
+    if uses_relay:
+        return Standing(False, "its heartbeats arrive, but its socket to the relay is closed")
+    return Standing(False, endpoint_error or f"{endpoint} hasn't proved yet that it holds the node key")
+
+
+def _silence(last_seen: datetime | None, has_left: bool, now: datetime) -> str:
+    if last_seen is None:
+        return "was never heard of"
+    if has_left:
+        return "said that it leaves"
+    return f"no heartbeat for {max(0, (now - last_seen).total_seconds()):.0f} s"

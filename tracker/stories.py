@@ -1,0 +1,76 @@
+"""Sessions and nodes as the pages and their JSON tell them. Plain values, nothing secret."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db.models import QuerySet
+
+from relay import presence
+from tracker import chats
+from tracker.models import ChatSession, LanguageModel, Node, SessionHop
+
+MAX_LISTED = 50
+
+
+def sessions_with_hops() -> QuerySet[ChatSession]:
+    return ChatSession.objects.select_related("model", "api_key").prefetch_related("hops__node")
+
+
+def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
+    return {
+        "id": session.completion_id,
+        "session": session.short_id,
+        "model": session.model.name,
+        "state": session.state_at(now),
+        "started": session.started,
+        "ended": session.ended,
+        "duration_s": session.duration_s,
+        "finish_reason": session.finish_reason or None,
+        "prompt_tokens": session.prompt_tokens,
+        "completion_tokens": session.completion_tokens,
+        "ttft_ms": session.ttft_ms,
+        "tokens_per_s": session.tokens_per_s,
+        "error": {"code": session.error_code, "message": session.error_message} if session.error_message else None,
+        "hops": [hop_story(session, hop) for hop in session.hops.all()],
+    }
+
+
+def hop_story(session: ChatSession, hop: SessionHop) -> dict[str, Any]:
+    hop.session = session  # its tokens are asked for; not by a query for each hop
+    return {
+        "node": hop.node_name,
+        "start_layer": hop.start_layer,
+        "end_layer": hop.end_layer,
+        "layers": hop.layers,
+        "path": hop.path or None,
+        "steps": hop.steps,
+        "ms_per_token": hop.ms_per_token,
+        "ms_total": hop.ms_total,
+        "compute_ms": hop.compute_ms,
+        "queue_ms": hop.queue_ms,
+    }
+
+
+def recent_sessions(now: datetime) -> list[dict[str, Any]]:
+    return [session_story(session, now) for session in sessions_with_hops()[:MAX_LISTED]]
+
+
+def model_stories(now: datetime) -> list[dict[str, Any]]:
+    """Each model with what keeps it from answering, and its nodes with their standing."""
+    present = presence.present()
+    return [
+        {
+            "name": model.name,
+            "problem": chats.route_problem(model, now),
+            "nodes": [node_story(node, now, present) for node in model.nodes.select_related("shard")],
+        }
+        for model in LanguageModel.objects.all()
+    ]
+
+
+def node_story(node: Node, now: datetime, present: set[str]) -> dict[str, Any]:
+    standing = node.standing(now, is_present=node.peer_id in present)
+    shard = getattr(node, "shard", None)
+    return {"name": node.name, "layers": str(shard or ""), "is_online": standing.is_online, "reason": standing.reason}

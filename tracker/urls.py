@@ -1,0 +1,18 @@
+from django.urls import path
+
+from tracker.views import chat, models, nodes, pages
+
+urlpatterns = [
+    path("", pages.session_list, name="session-list"),
+    path("sessions.json", pages.session_list_json, name="session-list-json"),
+    path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
+    path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),
+    path("api/nodes/register", nodes.register),
+    path("api/nodes/heartbeat", nodes.heartbeat),
+    path("api/nodes/unregister", nodes.unregister),
+    path("v1/chat/completions", chat.chat_completions),
+    path("v1/completions", chat.completions),
+    path("v1/models", models.model_list),
+    path("v1/models/<path:name>", models.model_detail),
+    path("v1/<path:path>", models.unknown),
+]

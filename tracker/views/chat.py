@@ -1,0 +1,90 @@
+"""POST /v1/chat/completions and /v1/completions. Async: Django streams and notices a client that leaves only so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.db import close_old_connections
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from tracker import chats, proxy
+from tracker.answers import CHAT, COMPLETION, Form
+from tracker.auth import authenticate_api_key
+from tracker.chats import Chat
+from tracker.errors import ApiError
+from tracker.openai import ChatRequest, CompletionRequest, read_chat, read_completion
+from tracker.views.responses import openai_error, read_body, require_method
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+
+Read = Callable[[bytes], ChatRequest | CompletionRequest]
+
+
+@csrf_exempt
+async def chat_completions(request: HttpRequest) -> HttpResponseBase:
+    return await _answer(request, read_chat, CHAT)
+
+
+@csrf_exempt
+async def completions(request: HttpRequest) -> HttpResponseBase:
+    return await _answer(request, read_completion, COMPLETION)
+
+
+async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseBase:
+    try:
+        require_method(request, "POST")
+        chat, is_streamed = await _begin(request, read, form)
+        events = proxy.proxy_chat(chat)
+        if not is_streamed:
+            give_thread_back()
+            return JsonResponse(await proxy.whole(chat, events))
+        await anext(events)  # the head's consent: what it refuses gets a status of its own
+    except ApiError as error:
+        return openai_error(error)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
+    content = _without_thread(proxy.streamed(chat, events))
+    return StreamingHttpResponse(content, content_type="text/event-stream", headers=headers)
+
+
+async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
+    """The chat and whether it is streamed. Where its rows are written by the time the client leaves, they are ended."""
+    beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, read, form))
+    try:
+        return await asyncio.shield(beginning)
+    except asyncio.CancelledError:
+        with contextlib.suppress(ApiError):
+            chat, _ = await beginning
+            await proxy.abandon(chat)
+        raise
+
+
+def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
+    try:
+        api_key = authenticate_api_key(request)
+        asked = read(read_body(request, MAX_BODY_BYTES))
+        return chats.begin(asked, form, api_key, timezone.now()), bool(asked.stream)
+    finally:
+        close_old_connections()  # a chat is long: its thread and its connection go back now
+
+
+async def _without_thread(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    give_thread_back()  # here and not in the view: middleware has used it once more for the response
+    async with contextlib.aclosing(content) as parts:  # type: ignore[type-var]
+        async for part in parts:
+            yield part
+
+
+def give_thread_back() -> None:
+    """Ends the thread that asgiref keeps for this request's synchronous code; later code of it would get a new one.
+
+    Without this each open chat would hold a thread, idle from its first byte to its last.
+    """
+    context = SyncToAsync.thread_sensitive_context.get(None)
+    executor = SyncToAsync.context_to_thread_executor.pop(context, None) if context else None
+    if executor:
+        executor.shutdown(wait=False)

@@ -1,0 +1,76 @@
+"""POST /api/nodes/register, /heartbeat, /unregister: what nodes say. The rules are in registration.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from tracker import registration
+from tracker.addresses import client_address
+from tracker.auth import bearer
+from tracker.errors import ApiError
+from tracker.models import Node
+from tracker.node_schemas import Heartbeat, Registration, check
+from tracker.views.responses import node_error, read_body, require_method
+
+MAX_BODY_BYTES = 64 * 1024
+
+Rule = Callable[[HttpRequest], dict[str, Any]]
+
+
+def node_view(rule: Rule) -> Callable[[HttpRequest], HttpResponse]:
+    @csrf_exempt
+    @wraps(rule)
+    def answered(request: HttpRequest) -> HttpResponse:
+        try:
+            require_method(request, "POST")
+            return JsonResponse(rule(request))
+        except ApiError as error:
+            return node_error(error)
+
+    return answered
+
+
+@node_view
+def register(request: HttpRequest) -> dict[str, Any]:
+    who = registration.authenticate(bearer(request))
+    fields = _fields(request)
+    registration.check_version(fields)
+    address = client_address(request.META, settings.TRUSTED_PROXIES)
+    return registration.register(who, check(Registration, fields), timezone.now(), address)
+
+
+@node_view
+def heartbeat(request: HttpRequest) -> dict[str, Any]:
+    node = _node(request)
+    return registration.heartbeat(node, check(Heartbeat, _fields(request)), timezone.now())
+
+
+@node_view
+def unregister(request: HttpRequest) -> dict[str, Any]:
+    _node(request).leave(timezone.now())
+    return {"status": "left"}
+
+
+def _node(request: HttpRequest) -> Node:
+    node = registration.authenticate(bearer(request)).node
+    if node is None:
+        raise ApiError(401, "Authorization: Bearer must carry this node's key, not a join token", code="unauthorized")
+    return node
+
+
+def _fields(request: HttpRequest) -> dict[str, Any]:
+    try:
+        fields = json.loads(read_body(request, MAX_BODY_BYTES))
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON", code="bad_request") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "the body is not a JSON object", code="bad_request")
+    return fields

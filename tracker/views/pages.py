@@ -1,0 +1,69 @@
+"""The pages for people: what runs, and the way each answer took. They refresh themselves, fetching their live part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from tracker import stories
+from tracker.auth import bearer
+from tracker.models import ApiKey, ChatSession, Node
+from tracker.models.keys import find_by_credential
+
+
+@require_GET
+@login_required
+def session_list(request: HttpRequest) -> HttpResponse:
+    now = timezone.now()
+    context: dict[str, Any] = {
+        "models": stories.model_stories(now),
+        "sessions": stories.recent_sessions(now),
+        "has_nodes": Node.objects.exists(),
+        "public_url": settings.PUBLIC_URL,
+    }
+    return _page(request, "session_list", context)
+
+
+@require_GET
+@login_required
+def session_list_json(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"sessions": stories.recent_sessions(timezone.now())})
+
+
+@require_GET
+@login_required
+def session_detail(request: HttpRequest, completion_id: str) -> HttpResponse:
+    session = get_object_or_404(stories.sessions_with_hops(), completion_id=completion_id)
+    return _page(request, "session_detail", {"session": stories.session_story(session, timezone.now())})
+
+
+@require_GET
+def session_detail_json(request: HttpRequest, completion_id: str) -> HttpResponse:
+    """For people who are logged in, and for the API key that asked."""
+    session = stories.sessions_with_hops().filter(completion_id=completion_id).first()
+    if not request.user.is_authenticated:
+        key: ApiKey | None = find_by_credential(ApiKey.objects.filter(revoked=False), bearer(request))
+        if key is None:
+            return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
+        session = session if _is_of(session, key) else None
+    if session is None:
+        raise Http404
+    return JsonResponse(stories.session_story(session, timezone.now()))
+
+
+def _is_of(session: ChatSession | None, key: ApiKey) -> bool:
+    return session is not None and session.api_key_id == key.pk
+
+
+def _page(request: HttpRequest, name: str, context: dict[str, Any]) -> HttpResponse:
+    """The whole page, or with ?live only the part that changes."""
+    response = render(request, f"tracker/{'live_' if 'live' in request.GET else ''}{name}.html", context)
+    response["Cache-Control"] = "no-store"
+    return response

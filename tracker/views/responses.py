@@ -1,0 +1,30 @@
+"""Bodies in and errors out, the same for all views of the APIs."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, JsonResponse
+
+from tracker.errors import ApiError
+
+
+def read_body(request: HttpRequest, max_bytes: int) -> bytes:
+    """Raises ApiError 413. Read from the stream: request.body has a limit of its own, and another answer."""
+    body: bytes = request.read(max_bytes + 1)
+    if len(body) > max_bytes:
+        raise ApiError(413, f"The body of your request is over {max_bytes} bytes.", code="too_large")
+    return body
+
+
+def require_method(request: HttpRequest, method: str) -> None:
+    """Raises ApiError 405."""
+    if request.method != method:
+        message = f"{request.method} isn't allowed here; use {method}."
+        raise ApiError(405, message, code="method_not_allowed", headers={"Allow": method})
+
+
+def openai_error(error: ApiError) -> JsonResponse:
+    return JsonResponse(error.as_openai(), status=error.status, headers=error.headers)
+
+
+def node_error(error: ApiError) -> JsonResponse:
+    return JsonResponse(error.as_wire(), status=error.status, headers=error.headers)

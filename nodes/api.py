@@ -1,0 +1,255 @@
+"""What a node answers, whichever door a request came through. No sockets here.
+
+Two kinds of work never share threads. Steps, DELETE and /health never wait for the network: `begin` hands them to the
+engine and returns. Chats wait for other nodes, so they have threads of their own, a bounded number over both doors;
+otherwise two nodes that are each other's head would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from typing import Any, Literal
+
+from nodes import activations
+from nodes.chat import Chat, Head, Order
+from nodes.completion import CompletionError
+from nodes.deadline import Deadline
+from nodes.engine import Engine, EngineError, StepResult
+from nodes.events import Answer
+from nodes.sessions import Busy, Missing, Stale
+from nodes.steps import Layers, StepHeaders, integer, required, session_of
+from nodes.tickets import TicketBook
+from relay import headers as names
+from relay import wire
+from relay.headers import Hop, Ticket, decode_route
+from relay.wire import Code, WireError
+
+logger = logging.getLogger(__name__)
+
+Door = Literal["http", "relay"]
+
+MAX_CHATS = 8
+DEFAULT_CHUNK_TOKENS = 128
+TELLING_S = 0.5  # of a chat's time, kept so that its error arrives before whoever asked gives up
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class NodeApi:
+    def __init__(
+        self,
+        model_name: str,
+        layers: Layers,
+        engine: Engine,
+        book: TicketBook,
+        head: Head | None,
+        node_key: str,
+        max_chats: int = MAX_CHATS,
+    ) -> None:
+        self.model_name, self.layers, self._engine, self._book = model_name, layers, engine, book
+        self._head, self._node_key, self._max_chats = head, node_key, max_chats
+        self._chats: dict[str, Chat] = {}  # that run, by session
+        self._num_releasing = 0  # chats that have ended and free their hops, which may take as long as a dead one
+        self._idle = threading.Condition()
+        self._is_draining = False
+
+    def begin(self, request: wire.Request, door: Door) -> Future[Answer]:
+        """Never waits, never raises: an error is an answer too."""
+        sender = request.sender if door == "relay" else None
+        try:
+            _check_headers(request.headers)
+            session = wire.check_served(request.method, request.path)
+            if request.path == "/health":
+                return _now(self._health(request, door))
+            if session:
+                return self._delete(request, session, sender)
+            if request.path == "/forward":
+                return self._forward(request, sender)
+            return self._begin_chat(request, sender)
+        except WireError as error:
+            return _now(wire.error_response(request.request_id, error.code, error.message))
+
+    def drain(self, deadline: Deadline) -> None:
+        """Refuses new chats and ends those that run after the step in hand. Steps go on until the engine stops."""
+        with self._idle:
+            self._is_draining = True
+            for chat in self._chats.values():
+                chat.end(CompletionError(503, Code.DRAINING, "this node is shutting down"))
+            self._idle.wait_for(lambda: not self._chats and not self._num_releasing, deadline.left_s())
+
+    @property
+    def num_chats(self) -> int:
+        return len(self._chats)
+
+    def _forward(self, request: wire.Request, sender: str | None) -> Future[Answer]:
+        step = StepHeaders.read(request.headers)
+        ticket = self._book.allow_step(
+            request.headers, step.session, step.epoch, (step.start_layer, step.end_layer), sender
+        )
+        if step.dtype != ticket.dtype:
+            raise WireError(Code.BAD_REQUEST, f"{names.DTYPE} must be {ticket.dtype}, as the ticket says")
+        for_engine = step.for_engine(request.body, self.layers)
+        is_tail = step.end_layer == self.layers.num_layers
+        if step.sampling is not None:
+            self._book.spend(step.session, step.position + step.shape[1])
+        worked = self._engine.submit(for_engine)
+        return _then(worked, request, lambda result: _step_answer(result, request.request_id, step.dtype, is_tail))
+
+    def _delete(self, request: wire.Request, session: str, sender: str | None) -> Future[Answer]:
+        epoch = integer(request.headers, names.EPOCH)
+        ticket = self._book.allow_close(request.headers, session, epoch, sender)
+        closed = self._engine.close_session(session, epoch, self._book.until(ticket))
+
+        def done(_: object) -> wire.Response:
+            self._book.close(ticket)
+            return _json_answer(request.request_id, {})
+
+        return _then(closed, request, done)
+
+    def _health(self, request: wire.Request, door: Door) -> wire.Response:
+        layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}
+        state = "draining" if self._is_draining else "ok"
+        load = {"cached_tokens": self._engine.cached_tokens, "sessions": self._engine.num_sessions}
+        answer = {"state": state, "model": self.model_name, **layers, **load, "chats": self.num_chats}
+        nonce = request.headers.get(names.NONCE, "")
+        proof = {names.PROOF: prove(self._node_key, nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}
+        return _json_answer(request.request_id, answer, proof)
+
+    def _begin_chat(self, request: wire.Request, sender: str | None) -> Future[Answer]:
+        if self._head is None:
+            raise WireError(Code.FORBIDDEN, "this node doesn't hold the model's first layer; it heads no chat")
+        session, epoch = session_of(request.headers), integer(request.headers, names.EPOCH)
+        ticket = self._book.allow_chat(request.headers, session, epoch, sender)
+        hops = decode_route(request.headers.get(names.ROUTE, "[]"))
+        self._check_route(ticket, hops)
+        chunk_tokens = integer(request.headers, names.PREFILL_CHUNK, DEFAULT_CHUNK_TOKENS)
+        ticket_text = required(request.headers, names.TICKET)
+        order = Order(
+            request.request_id, request.path, request.body, ticket, ticket_text, hops, chunk_tokens, _deadline(request)
+        )
+        return self._start(Chat(order, self._head))
+
+    def _check_route(self, ticket: Ticket, hops: list[Hop]) -> None:
+        """The head follows what is signed, and nothing else."""
+        signed = ticket.hops[1:]
+        if tuple((hop.peer_id, hop.start_layer, hop.end_layer) for hop in hops) != signed:
+            raise WireError(Code.FORBIDDEN, f"{names.ROUTE} isn't the route that the ticket signs")
+        borders = [0, *(end for _, _, end in ticket.hops)]
+        starts = [start for _, start, _ in ticket.hops]
+        if borders[:-1] != starts or borders[-1] != self.layers.num_layers or borders[1] > self.layers.end_layer:
+            raise WireError(Code.FORBIDDEN, "the ticket's route doesn't cover every layer once, or not with this node")
+
+    def _start(self, chat: Chat) -> Future[Answer]:
+        session = chat.order.ticket.session
+        with self._idle:
+            if self._is_draining:
+                raise WireError(Code.DRAINING, "this node is shutting down")
+            if session in self._chats:
+                raise WireError(Code.FORBIDDEN, "the session is running")
+            if max(len(self._chats), self._num_releasing) >= self._max_chats:
+                raise WireError(Code.BUSY, f"this node heads {self._max_chats} chats, and takes no more")
+            self._chats[session] = chat
+        threading.Thread(target=self._run, args=(chat,), name=f"chat-{session[:8]}", daemon=True).start()
+        return chat.answer
+
+    def _run(self, chat: Chat) -> None:
+        ticket = chat.order.ticket
+        try:
+            chat.run()
+        finally:
+            self._book.close(ticket)
+            self._engine.close_session(ticket.session, ticket.epoch, self._book.until(ticket))
+            with self._idle:
+                del self._chats[ticket.session]
+                self._num_releasing += 1
+        try:
+            chat.release()
+        finally:
+            with self._idle:
+                self._num_releasing -= 1
+                self._idle.notify_all()
+
+
+def prove(node_key: str, nonce: str) -> str:
+    """HMAC-SHA256 of the nonce under the SHA-256 of the key's secret part: all that the tracker keeps of a key."""
+    secret = node_key.partition(".")[2]
+    return hmac.new(hashlib.sha256(secret.encode()).digest(), nonce.encode(), hashlib.sha256).hexdigest()
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if _CONTROL.search(name) or _CONTROL.search(value):
+            raise WireError(Code.BAD_REQUEST, f"header {name[:40]!r} holds a control character")
+
+
+def _deadline(request: wire.Request) -> Deadline:
+    asked_ms = integer(request.headers, names.DEADLINE_MS, int(wire.DEFAULT_DEADLINE_S * 1000))
+    if request.deadline_ms is not None:
+        asked_ms = min(asked_ms, request.deadline_ms)
+    seconds = min(asked_ms / 1000, wire.MAX_DEADLINE_S)
+    return Deadline.after(max(seconds - TELLING_S, 0.9 * seconds))
+
+
+def _step_answer(result: StepResult, request_id: str, dtype: str, is_tail: bool) -> wire.Response:
+    times = {names.QUEUE_MS: f"{result.queue_ms:.3f}", names.COMPUTE_MS: f"{result.compute_ms:.3f}"}
+    if is_tail or result.hidden is None:
+        return _json_answer(request_id, {"token_ids": list(result.token_ids)}, times)
+    shape = activations.format_shape(result.hidden.shape)
+    about = {"content-type": "application/octet-stream", names.SHAPE: shape, names.DTYPE: dtype}
+    return wire.Response(request_id, 200, about | times, activations.encode(result.hidden, dtype))
+
+
+def _then(work: Future[Any], request: wire.Request, answer: Callable[[Any], wire.Response]) -> Future[Answer]:
+    """The answer to a request that the engine works on; made on the engine's thread, in microseconds."""
+    answered: Future[Answer] = Future()
+
+    def unwanted(answered: Future[Answer]) -> None:
+        if answered.cancelled():
+            work.cancel()
+
+    def done(work: Future[Any]) -> None:
+        if not answered.set_running_or_notify_cancel():
+            return
+        try:
+            answered.set_result(answer(work.result()))
+        except (Stale, Missing, Busy, EngineError, CancelledError) as error:
+            answered.set_result(_engine_error(request.request_id, error))
+        except Exception:
+            logger.exception("a step failed")
+            answered.set_result(wire.error_response(request.request_id, Code.INTERNAL, "the node failed"))
+
+    answered.add_done_callback(unwanted)
+    work.add_done_callback(done)
+    return answered
+
+
+def _engine_error(request_id: str, error: BaseException) -> wire.Response:
+    match error:
+        case Stale():
+            return wire.error_response(request_id, Code.STALE, str(error))
+        case Missing():
+            cached = {names.CACHED: str(error.cached_tokens)}
+            return wire.error_response(request_id, Code.MISSING, str(error), cached)
+        case Busy():
+            return wire.error_response(request_id, Code.BUSY, str(error))
+        case CancelledError():
+            return wire.error_response(request_id, Code.DRAINING, "this node is shutting down")
+    return wire.error_response(request_id, Code.INTERNAL, str(error))
+
+
+def _json_answer(request_id: str, content: dict[str, Any], headers: Mapping[str, str] | None = None) -> wire.Response:
+    kind = {"content-type": "application/json"}
+    return wire.Response(request_id, 200, kind | dict(headers or {}), json.dumps(content).encode())
+
+
+def _now(response: wire.Response) -> Future[Answer]:
+    answered: Future[Answer] = Future()
+    answered.set_result(response)
+    return answered

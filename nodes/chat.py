@@ -1,0 +1,258 @@
+"""One chat at its head: prompt to tokens, tokens to text, text to the OpenAI-shaped events of the stream.
+
+Every event carries, in a field `meshnet` that the tracker strips, the token ids it stands for and the position of the
+first of them; the first event also the prompt's ids. Text goes out with the step that completes it: half a character
+or the possible beginning of a stop string is held, and its ids go with the event that ends the doubt.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
+from nodes.deadline import Deadline, DeadlineOver
+from nodes.downstream import DownstreamHop, HopFailed, HopRefused
+from nodes.engine import Engine, EngineError
+from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
+from nodes.hops import Dialler
+from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.sessions import Busy, Stale
+from nodes.text import ChatTemplateMissing, Detokenizer, PromptError, StopMatcher, Tokenizer
+from relay import wire
+from relay.headers import Hop, Ticket
+
+logger = logging.getLogger(__name__)
+
+NODE_FAILED = "node_failed"
+
+
+class Writer:
+    """Turns sampled tokens into events. `finish_reason` is set with the last of them."""
+
+    def __init__(
+        self,
+        request: CompletionRequest,
+        prompt_ids: list[int],
+        detokenizer: Detokenizer,
+        eos_ids: Collection[int],
+        max_tokens: int,
+    ) -> None:
+        self._request, self._prompt_ids, self._max_tokens = request, prompt_ids, max_tokens
+        self._detokenizer, self._matcher, self._eos_ids = detokenizer, StopMatcher(request.stops), eos_ids
+        self._ids: list[int] = []
+        self._num_told = 0  # ids that went out with an event
+        self.finish_reason: str | None = None
+
+    def push(self, token_id: int) -> dict[str, Any] | None:
+        """The event that this token completes, if it completes one."""
+        self._ids.append(token_id)
+        if token_id in self._eos_ids:
+            return self._last("stop", "")
+        text, is_stopped = self._matcher.push(self._detokenizer.push([token_id]))
+        if is_stopped:
+            self.finish_reason = "stop"
+            return self._event(text)
+        if len(self._ids) == self._max_tokens:
+            return self._last("length", text)
+        return self._event(text) if text else None
+
+    def usage(self) -> dict[str, int]:
+        prompt, completion = len(self._prompt_ids), len(self._ids)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def _last(self, reason: str, text: str) -> dict[str, Any]:
+        """With what was held back, since nothing follows that could end the doubt."""
+        held, is_stopped = self._matcher.push(self._detokenizer.finish())
+        self.finish_reason = "stop" if is_stopped else reason
+        return self._event(text + held + ("" if is_stopped else self._matcher.finish()))
+
+    def _event(self, text: str) -> dict[str, Any]:
+        is_first = self._num_told == 0
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self.finish_reason}
+        if self._request.is_chat:
+            choice["delta"] = ({"role": "assistant"} if is_first else {}) | {"content": text}
+        else:
+            choice["text"] = text
+        trace: dict[str, Any] = {"ids": self._ids[self._num_told :], "position": len(self._prompt_ids) + self._num_told}
+        if is_first:
+            trace["prompt_ids"] = self._prompt_ids
+        self._num_told = len(self._ids)
+        return {"choices": [choice], "meshnet": trace}
+
+
+@dataclass(frozen=True)
+class Order:
+    """A chat whose envelope has passed every check; its body hasn't been read yet."""
+
+    request_id: str
+    path: str
+    body: bytes
+    ticket: Ticket
+    ticket_text: str
+    hops: Sequence[Hop]  # after the head
+    chunk_tokens: int
+    deadline: Deadline
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a chat works with on this node."""
+
+    peer_id: str
+    width: int
+    context_length: int
+    engine: Engine
+    tokenizer: Tokenizer
+    dialler: Dialler
+
+
+class Chat:
+    """`answer` is resolved with the stream once there is something to say or a second has passed, and with an error
+    and its status when one is found before that."""
+
+    def __init__(self, order: Order, head: Head) -> None:
+        self.order, self._head = order, head
+        self.answer: Future[Answer] = Future()
+        self.answer.add_done_callback(self._look_for_cancel)
+        self._stream = EventStream()
+        self._opening = threading.Lock()
+        self._ended_by: CompletionError | None = None
+        self._pipeline: Pipeline | None = None
+        self._writer: Writer | None = None
+        self._is_superseded = False  # a later epoch was seen: the session belongs to another head
+
+    def end(self, error: CompletionError) -> None:
+        """Ends it before its next step, with an error that its user is shown."""
+        self._ended_by = error
+
+    def run(self) -> None:
+        opener = threading.Timer(KEEPALIVE_S, self._open)
+        opener.daemon = True
+        opener.start()
+        try:
+            self._generate()
+            self._open()
+            self._stream.finish(self._summary())
+        except Cancelled:
+            self.answer.cancel()
+        except Exception as error:
+            self._fail(_shown(error))
+            self._is_superseded = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
+        finally:
+            opener.cancel()
+
+    def release(self) -> None:
+        """Frees the session on the hops, after the client has its answer."""
+        if self._pipeline is None:
+            return
+        if self._is_superseded:
+            self._pipeline.close()
+        else:
+            self._pipeline.release()
+
+    def _generate(self) -> None:
+        order, head = self.order, self._head
+        request = CompletionRequest.read(order.path, order.body, order.ticket.seed)
+        prompt_ids = _prompt_ids(head.tokenizer, request)
+        max_tokens = _max_tokens(request, len(prompt_ids), order.ticket.max_tokens, head.context_length)
+        self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
+        detokenizer = head.tokenizer.detokenizer()
+        self._writer = writer = Writer(request, prompt_ids, detokenizer, head.tokenizer.eos_ids, max_tokens)
+        chunk_tokens = chunk_size(order.chunk_tokens, head.width, order.ticket.dtype)
+        for token_id in self._pipeline.generate(prompt_ids, request.sampling, chunk_tokens, self._check):
+            event = writer.push(token_id)
+            if event:
+                self._open()
+                self._stream.send(event, order.deadline)
+            if writer.finish_reason:
+                return
+
+    def _new_pipeline(self, reserve_tokens: int) -> Pipeline:
+        order, head = self.order, self._head
+        ticket = order.ticket
+        session = Session(ticket.session, ticket.epoch, order.ticket_text, ticket.dtype, reserve_tokens, order.deadline)
+        hops = [DownstreamHop(hop, head.dialler) for hop in order.hops]
+        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops)
+
+    def _check(self) -> None:
+        self._stream.check()
+        if self._ended_by:
+            raise self._ended_by
+
+    def _open(self) -> None:
+        with self._opening, contextlib.suppress(InvalidStateError):
+            if not self.answer.done():
+                self.answer.set_result(StreamAnswer(self.order.request_id, self._stream))
+
+    def _fail(self, error: CompletionError) -> None:
+        """Tells it as a status if nothing was told so far, as an event otherwise."""
+        logger.warning("session %s ends: %s: %s", self.order.ticket.session[:8], error.code, error.message)
+        summary = self._summary()
+        with self._opening, contextlib.suppress(InvalidStateError):
+            if not self.answer.done():
+                content = json.dumps({"error": error.body(), **summary}).encode()
+                headers = {"content-type": "application/json"}
+                self.answer.set_result(wire.Response(self.order.request_id, error.status, headers, content))
+                return
+        self._stream.finish(summary, {"error": error.body(), "meshnet": {}})
+
+    def _summary(self) -> dict[str, Any]:
+        hops = self._pipeline.hop_table() if self._pipeline else []
+        usage = {"usage": self._writer.usage()} if self._writer else {}
+        return {"meshnet": {"done": True, **usage, "hops": hops}}
+
+    def _look_for_cancel(self, answer: Future[Answer]) -> None:
+        if answer.cancelled():
+            self._stream.cancel()
+
+
+def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
+    """Raises CompletionError 400."""
+    param = "messages" if request.is_chat else "prompt"
+    try:
+        if request.messages is None:
+            return tokenizer.plain_prompt(request.prompt or "")
+        return tokenizer.chat_prompt(request.messages)
+    except ChatTemplateMissing as error:
+        raise CompletionError(400, "chat_template_missing", str(error), param) from None
+    except PromptError as error:
+        raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), param) from None
+
+
+def _max_tokens(request: CompletionRequest, num_prompt: int, allowed: int, context_length: int) -> int:
+    room = context_length - num_prompt
+    if room < 1:
+        message = f"the prompt has {num_prompt} tokens; with its answer it must fit in {context_length}"
+        param = "messages" if request.is_chat else "prompt"
+        raise CompletionError(400, "context_length_exceeded", message, param)
+    if not num_prompt:
+        raise CompletionError(400, wire.Code.BAD_REQUEST, "the prompt is empty", "prompt")
+    return min(request.max_tokens or DEFAULT_MAX_TOKENS, allowed, room)
+
+
+def _shown(error: Exception) -> CompletionError:
+    """What the user of a chat is told of an error."""
+    match error:
+        case CompletionError():
+            return error
+        case DeadlineOver():
+            return CompletionError(504, wire.Code.DEADLINE, str(error))
+        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code):
+            return CompletionError(wire.STATUS[wire.Code(code)], code, str(error))
+        case Busy():
+            return CompletionError(503, wire.Code.BUSY, str(error))
+        case Stale():
+            return CompletionError(409, wire.Code.STALE, "the session goes on at another head")
+        case HopFailed() | HopRefused():
+            return CompletionError(502, NODE_FAILED, str(error))
+        case EngineError():
+            return CompletionError(502, NODE_FAILED, f"pipeline error: this node's own layers: {error}")
+    logger.error("a chat failed", exc_info=error)
+    return CompletionError(500, wire.Code.INTERNAL, "the head failed; its log says why")

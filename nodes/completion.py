@@ -1,0 +1,123 @@
+"""What a chat or a plain completion asks for, read from the body that the tracker has made regular."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.sampling import MAX_TEMPERATURE, Sampling
+from relay.wire import Code
+
+DEFAULT_MAX_TOKENS = 1024  # when the request names no number
+MAX_STOPS = 4
+MAX_SEED = 2**63
+
+
+class CompletionError(Exception):
+    """A request ends with an error that its user is shown: a code, words, and the parameter to mend."""
+
+    def __init__(self, status: int, code: str, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.param = status, code, message, param
+
+    def body(self) -> dict[str, Any]:
+        param = {"param": self.param} if self.param else {}
+        return {"code": self.code, "message": self.message} | param
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    messages: list[dict[str, Any]] | None  # of a chat
+    prompt: str | None  # of a plain completion
+    max_tokens: int | None
+    sampling: Sampling
+    stops: tuple[str, ...]
+
+    @property
+    def is_chat(self) -> bool:
+        return self.messages is not None
+
+    @classmethod
+    def read(cls, path: str, body: bytes, default_seed: int) -> CompletionRequest:
+        """Raises CompletionError 400 naming the parameter."""
+        fields = _object(body)
+        is_chat = path == "/v1/chat/completions"
+        return cls(
+            messages=_messages(fields.get("messages")) if is_chat else None,
+            prompt=None if is_chat else _text(fields.get("prompt"), "prompt"),
+            max_tokens=_max_tokens(fields.get("max_tokens")),
+            sampling=_sampling(fields, default_seed),
+            stops=_stops(fields.get("stop")),
+        )
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        raise _bad("the body is not JSON", None) from None
+    if not isinstance(fields, dict):
+        raise _bad("the body is not a JSON object", None)
+    return fields
+
+
+def _messages(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise _bad("messages must be a list with at least one message", "messages")
+    for number, message in enumerate(value):
+        if not isinstance(message, dict):
+            raise _bad("a message must be an object with role and content", f"messages[{number}]")
+        for key in ("role", "content"):
+            _text(message.get(key), f"messages[{number}].{key}")
+    return value
+
+
+def _text(value: Any, param: str) -> str:
+    if not isinstance(value, str):
+        raise _bad(f"{param} must be a string", param)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _bad(f"{param} holds half a surrogate pair, which no text can", param) from None
+    return value
+
+
+def _max_tokens(value: Any) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or value < 1:
+        raise _bad("max_tokens must be a whole number, 1 or more", "max_tokens")
+    return value
+
+
+def _sampling(fields: dict[str, Any], default_seed: int) -> Sampling:
+    temperature = _number(fields, "temperature", default=1.0, most=MAX_TEMPERATURE)
+    top_p = _number(fields, "top_p", default=1.0, most=1.0)
+    seed = fields.get("seed")
+    seed = default_seed if seed is None else seed
+    if type(seed) is not int or not -MAX_SEED <= seed < MAX_SEED:
+        raise _bad("seed must be a whole number of 64 bits", "seed")
+    return Sampling(temperature=temperature, top_p=top_p, seed=seed)
+
+
+def _number(fields: dict[str, Any], name: str, *, default: float, most: float) -> float:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if type(value) not in (int, float) or not 0 <= value <= most:
+        raise _bad(f"{name} must be a number from 0 to {most:g}", name)
+    return float(value)
+
+
+def _stops(value: Any) -> tuple[str, ...]:
+    stops = [value] if isinstance(value, str) else value if value is not None else []
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
+        raise _bad(f"stop must be a string or a list of at most {MAX_STOPS}", "stop")
+    if any(not _text(stop, "stop") for stop in stops):
+        raise _bad("stop must not hold an empty string", "stop")
+    return tuple(stops)
+
+
+def _bad(message: str, param: str | None) -> CompletionError:
+    return CompletionError(400, Code.BAD_REQUEST, message, param)

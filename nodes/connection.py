@@ -1,0 +1,157 @@
+"""A WebSocket to the relay: opened within a deadline, then one thread may send and one receive.
+
+websocket-client frames and masks; the socket below it is ours (nodes/sockets.py), which keeps the deadlines over
+connect, TLS, upgrade and every frame, and lets a reader and a writer share a TLS connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import struct
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import websocket
+
+from nodes.deadline import Deadline
+from nodes.sockets import DeadlineSocket, dial
+from relay.wire import MAX_MESSAGE_BYTES
+
+_PORTS = {"ws": 80, "wss": 443}
+_FAILURES = (OSError, ValueError, websocket.WebSocketException)
+
+
+class ConnectionFailed(Exception):
+    """There was no connection, or it has ended. `status` is the HTTP status or the close code, where there was one."""
+
+    def __init__(self, cause: str, status: int = 0) -> None:
+        super().__init__(cause)
+        self.cause, self.status = cause, status
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """(scheme, host, port) of a ws:// or wss:// address. Raises ValueError."""
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise ValueError(f"{url[:100]!r} is not a ws:// or wss:// address")
+    return parts.scheme, parts.hostname.lower(), parts.port or _PORTS[parts.scheme]
+
+
+class Connection:
+    def __init__(self, url: str, credential: str, tls: ssl.SSLContext) -> None:
+        self.url = url
+        self._credential, self._tls = credential, tls
+        self._socket: DeadlineSocket | None = None
+        self._websocket: Any = websocket.WebSocket(skip_utf8_validation=True, enable_multithread=True)
+        self._parts: list[bytes] = []  # of a message in several frames
+        self.on_ping: Callable[[bytes], None] = self.pong  # a connection with a writer thread leaves pongs to that
+
+    def open(self, deadline: Deadline) -> None:
+        """Connects and upgrades. Raises ConnectionFailed."""
+        try:
+            scheme, host, port = origin_of(self.url)
+            self._socket = dial(host, port, self._tls if scheme == "wss" else None, deadline)
+            self._websocket.connect(
+                self.url,
+                socket=self._socket,
+                header=[f"Authorization: Bearer {self._credential}"],
+                suppress_origin=True,
+                redirect_limit=0,
+            )
+        except websocket.WebSocketBadStatusException as error:
+            self.close()
+            raise ConnectionFailed(f"the relay answered HTTP {error.status_code}", error.status_code) from None
+        except _FAILURES as error:
+            self.close()
+            raise ConnectionFailed(f"can't connect: {_words(error)}") from None
+
+    def send(self, text: str, deadline: Deadline) -> None:
+        """Raises ConnectionFailed: the frame may be half sent, so the connection is over."""
+        self._send(text, websocket.ABNF.OPCODE_TEXT, deadline)
+
+    def ping(self, deadline: Deadline) -> None:
+        self._send(b"", websocket.ABNF.OPCODE_PING, deadline)
+
+    def pong(self, data: bytes) -> None:
+        self._send(data, websocket.ABNF.OPCODE_PONG, Deadline.after(5))
+
+    def receive(self, deadline: Deadline) -> str | None:
+        """The next message; None for a frame that ends none, after which the caller may wait again.
+
+        Raises TimeoutError when nothing ends within the deadline, ConnectionFailed at the end of the connection.
+        """
+        self._open_socket().read_deadline = deadline
+        frame = self._frame()
+        match frame.opcode:
+            case websocket.ABNF.OPCODE_PING:
+                self.on_ping(frame.data)
+            case websocket.ABNF.OPCODE_CLOSE:
+                raise _closed(frame.data)
+            case websocket.ABNF.OPCODE_PONG:
+                pass
+            case _:
+                return self._message(frame)
+        return None
+
+    def has_input(self) -> bool:
+        return self._open_socket().has_input()
+
+    def shut_down(self) -> None:
+        """Wakes the threads that wait in this connection; they raise ConnectionFailed. From any thread."""
+        if self._socket:
+            self._socket.shut_down()
+
+    def close(self) -> None:
+        """By the owner, when no other thread is in it."""
+        if self._socket:
+            with contextlib.suppress(OSError):
+                self._socket.close()
+
+    def say_goodbye(self) -> None:
+        """A close frame, if it goes out at once."""
+        with contextlib.suppress(ConnectionFailed):
+            self._send(struct.pack("!H", 1000), websocket.ABNF.OPCODE_CLOSE, Deadline.after(1))
+
+    def _send(self, payload: str | bytes, opcode: int, deadline: Deadline) -> None:
+        self._open_socket().write_deadline = deadline
+        try:
+            self._websocket.send(payload, opcode)
+        except TimeoutError:
+            raise ConnectionFailed("the relay took nothing within the deadline") from None
+        except _FAILURES as error:
+            raise ConnectionFailed(f"can't send: {_words(error)}") from None
+
+    def _message(self, frame: Any) -> str | None:
+        self._parts.append(frame.data)
+        if sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
+            raise ConnectionFailed(f"the relay sent a message of more than {MAX_MESSAGE_BYTES} bytes")
+        if not frame.fin:
+            return None
+        parts, self._parts = self._parts, []
+        return b"".join(parts).decode("utf-8", "replace")
+
+    def _frame(self) -> Any:
+        try:
+            return self._websocket.recv_frame()
+        except (TimeoutError, websocket.WebSocketTimeoutException):
+            raise TimeoutError("nothing came within the deadline") from None
+        except websocket.WebSocketConnectionClosedException:
+            raise ConnectionFailed("the connection ended") from None
+        except _FAILURES as error:
+            raise ConnectionFailed(f"the connection ended: {_words(error)}") from None
+
+    def _open_socket(self) -> DeadlineSocket:
+        if self._socket is None:
+            raise ConnectionFailed("the connection isn't open")
+        return self._socket
+
+
+def _closed(data: bytes) -> ConnectionFailed:
+    code = struct.unpack("!H", data[:2])[0] if len(data) >= 2 else 1005
+    return ConnectionFailed(f"the relay closed the connection ({code})", code)
+
+
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

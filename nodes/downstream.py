@@ -1,0 +1,177 @@
+"""One hop of a route as its head sees it: its two paths, which of them is taken now, what it cost so far.
+
+The relay comes first where the hop has a relay address. When a path fails, a warning is logged and the other is tried
+with the same step number, after the first attempt has ended. When none is left, one error string names all causes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nodes.deadline import Deadline
+from nodes.hops import Dialler, HopAnswer, HopError, Path
+from relay.headers import CACHED, COMPUTE_MS, QUEUE_MS, Hop
+from relay.wire import Code, error_of
+
+logger = logging.getLogger(__name__)
+
+RELAY_REST_S = 5.0  # after a failure of the relay, direct HTTP comes first for so long
+FIRST_OF_TWO_S = 15.0  # what the first path gets when there is a second, or four times the slowest step
+LAST_S = 30.0  # what the last one gets once the node's pace is known, or four times the slowest step
+SLOW_IS_NOT_DEAD = 4
+LEAST_STEP_S = 0.25
+RELEASE_DEADLINE_S = 5.0
+
+# Answers of the node itself: asking it again on another path would change nothing.
+_FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST}
+
+
+class HopRefused(Exception):
+    """The node has answered, and the answer is no."""
+
+    def __init__(self, where: str, code: str, message: str, num_cached: int = 0) -> None:
+        super().__init__(f"pipeline error: {where}: {message}")
+        self.code, self.num_cached = code, num_cached
+
+
+class HopFailed(Exception):
+    """No path to the hop works. The text is the pipeline error string, with the cause on each path."""
+
+
+@dataclass
+class HopStatistics:
+    path: str
+    num_steps: int = 0
+    ms_total: float = 0.0
+    compute_ms: float = 0.0
+    queue_ms: float = 0.0
+    slowest_s: float = 0.0
+
+    def add(self, path: str, took_s: float, compute_ms: float, queue_ms: float) -> None:
+        self.path, self.num_steps = path, self.num_steps + 1
+        self.ms_total += took_s * 1000
+        self.compute_ms += compute_ms
+        self.queue_ms += queue_ms
+        self.slowest_s = max(self.slowest_s, took_s)
+
+    def as_dict(self, peer_id: str, layers: tuple[int, int]) -> dict[str, Any]:
+        hop = {"peer_id": peer_id, "start_layer": layers[0], "end_layer": layers[1], "path": self.path}
+        times = {"ms_total": self.ms_total, "compute_ms": self.compute_ms, "queue_ms": self.queue_ms}
+        return hop | {"steps": self.num_steps} | {name: round(value, 3) for name, value in times.items()}
+
+
+class DownstreamHop:
+    def __init__(self, hop: Hop, dialler: Dialler, clock: Callable[[], float] = time.monotonic) -> None:
+        self.hop = hop
+        self.statistics = HopStatistics(path="relay" if hop.relay_addr else "direct")
+        self._clock = clock
+        self._causes: dict[str, str] = {}  # why a path doesn't exist
+        self._paths: list[Path] = []
+        self._relay_rests_until = -1.0
+        self._find_paths(dialler)
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        return self.hop.start_layer, self.hop.end_layer
+
+    def __str__(self) -> str:
+        return f"layers {self.hop.start_layer}–{self.hop.end_layer - 1} on peer {self.hop.peer_id[:8]}"
+
+    def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
+        """The hop's answer to POST /forward, status 200. Raises HopRefused, HopFailed."""
+        started = self._clock()
+        path, answer = self._ask("POST", "/forward", headers, body, deadline)
+        compute_ms, queue_ms = (_number(answer.headers.get(name)) for name in (COMPUTE_MS, QUEUE_MS))
+        self.statistics.add(path, self._clock() - started, compute_ms, queue_ms)
+        return answer
+
+    def release(self, session: str, headers: Mapping[str, str]) -> None:
+        """Frees the session at the hop; a warning when that can't be done, since idle caches end by themselves."""
+        deadline = Deadline.after(RELEASE_DEADLINE_S)
+        try:
+            self._ask("DELETE", f"/sessions/{session}", headers, b"", deadline)
+        except (HopFailed, HopRefused) as error:
+            logger.warning("session %s can't be freed at %s: %s", session[:8], self, error)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        for path in self._paths:
+            path.close()
+
+    def _find_paths(self, dialler: Dialler) -> None:
+        try:
+            if self.hop.relay_addr:
+                self._paths.append(dialler.relay_hop(self.hop.relay_addr))
+            else:
+                self._causes["relay"] = "no relay address"
+        except HopError as error:
+            self._causes["relay"] = error.cause
+        if self.hop.endpoint:
+            self._paths.append(dialler.direct_hop(self.hop.endpoint))
+        else:
+            self._causes["direct"] = "no direct endpoint"
+
+    def _in_order(self) -> list[Path]:
+        if self._clock() < self._relay_rests_until:
+            return sorted(self._paths, key=lambda path: path.name == "relay")
+        return self._paths
+
+    def _ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    ) -> tuple[str, HopAnswer]:
+        causes = dict(self._causes)
+        paths = self._in_order()
+        for number, path in enumerate(paths):
+            others = paths[number + 1 :]
+            try:
+                return path.name, self._try(path, method, target, headers, body, self._share(deadline, bool(others)))
+            except HopError as error:
+                causes[path.name] = error.cause
+                self._note(path, error, others)
+        found = "; ".join(f"{name}: {causes[name]}" for name in ("relay", "direct"))
+        raise HopFailed(f"pipeline error: {self}: {found}")
+
+    def _try(
+        self, path: Path, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+    ) -> HopAnswer:
+        try:
+            answer = path.ask(method, target, headers, body, deadline)
+        except HopError as error:
+            if not error.is_cut or len(self._paths) > 1:
+                raise
+            logger.warning("%s hop to %s was cut: %s; asking once more", path.name, self, error.cause)
+            answer = path.ask(method, target, headers, body, deadline)
+        if answer.status == 200 or answer.status == 204:
+            return answer
+        code, message = error_of(answer.status, answer.body)
+        if code in _FINAL:
+            raise HopRefused(str(self), code, message, int(_number(answer.headers.get(CACHED))))
+        raise HopError(f"{code}: {message}")
+
+    def _note(self, path: Path, error: HopError, others: list[Path]) -> None:
+        if path.name == "relay":
+            self._relay_rests_until = self._clock() + RELAY_REST_S
+        if others:
+            how = "direct HTTP" if others[0].name == "direct" else "the relay"
+            logger.warning("%s hop to %s failed: %s; trying %s", path.name, self, error.cause, how)
+
+    def _share(self, deadline: Deadline, has_other: bool) -> Deadline:
+        """The part of the request's time that one attempt may take, so that an error can still be told."""
+        left_s, slow_s = deadline.left_s(), SLOW_IS_NOT_DEAD * self.statistics.slowest_s
+        if has_other:
+            return deadline.at_most(max(LEAST_STEP_S, min(left_s / 2, max(FIRST_OF_TWO_S, slow_s))))
+        if not slow_s:
+            return deadline
+        return deadline.at_most(max(LAST_S, slow_s))
+
+
+def _number(text: str | None) -> float:
+    try:
+        return float(text or 0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,85 @@
+"""`manage.py runnode`: makes this machine a node. Arguments to NodeOptions, errors to one line and an exit code.
+
+0: told to stop. 2: wrong usage, or the tracker refuses. 1: it failed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+
+from nodes.membership import NoCredential
+from nodes.memory import DoesNotFit
+from nodes.options import NodeOptions, UsageError, read_options
+from nodes.registration import TrackerRefused, TrackerUnreachable
+from nodes.state import StateError
+from relay.headers import DTYPE_BYTES
+
+
+class Command(BaseCommand):
+    help = "Runs a node: loads some layers of a model and serves them through the relay, or over HTTP."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add = parser.add_argument
+        add("--tracker", required=True, metavar="URL", help="address of the Meshnet site")
+        add("--join-token", metavar="T", help="needed the first time; or MESHNET_JOIN_TOKEN, or --join-token-file")
+        add("--join-token-file", metavar="FILE", help="a file that holds the join token")
+        add("--model", required=True, metavar="NAME|DIR", help="a folder in Hugging Face's layout, or a catalogue name")
+        add("--layers", required=True, metavar="A:B", help="the layers to serve, from A up to but without B")
+        reach = parser.add_mutually_exclusive_group()
+        reach.add_argument("--relay-only", action="store_true", help="accept no connection (so without --listen)")
+        reach.add_argument("--listen", metavar="HOST:PORT", help="also answer over HTTP here; port 0 picks a free one")
+        add("--no-relay", action="store_true", help="with --listen: don't connect to the relay")
+        add("--name", help="as the tracker shows it (default: this machine's name)")
+        add("--state-dir", metavar="DIR", help="where the node's key is kept (default: in the user's state folder)")
+        add("--threads", type=int, metavar="N", help="threads that compute (default: one less than there are cores)")
+        add("--dtype", choices=sorted(DTYPE_BYTES), default="bfloat16", help="of weights and arithmetic")
+        add("--ca-file", metavar="FILE", help="a private authority to trust; or SSL_CERT_FILE, REQUESTS_CA_BUNDLE")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stopping = threading.Event()
+        _stop_on_signals(stopping)
+        node_settings: Any = settings  # meshweb.node_settings
+        try:
+            checked = read_options(options, node_settings.MESHNET_JOIN_TOKEN, node_settings.MESHNET_CA_FILE)
+            run_node(checked, stopping)
+        except (UsageError, StateError, NoCredential, TrackerRefused) as error:
+            self._exit(2, str(error))
+        except TrackerUnreachable as error:
+            self._exit(1, f"the tracker can't be reached: {error}")
+        except (DoesNotFit, OSError) as error:
+            self._exit(1, str(error))
+
+    def _exit(self, code: int, line: str) -> None:
+        self.stderr.write(f"runnode: {line}")
+        raise SystemExit(code)
+
+
+def run_node(options: NodeOptions, stopping: threading.Event) -> None:
+    """Raises what Node.run raises; a model that can't be used as UsageError."""
+    from nodes.node import Node  # torch and transformers take seconds to import
+    from nodes.weights import ModelError
+
+    try:
+        Node(options, stopping).run()
+    except ModelError as error:
+        raise UsageError(str(error)) from None
+
+
+def _stop_on_signals(stopping: threading.Event) -> None:
+    """The first signal ends the node in order, a second at once."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            os._exit(128 + number)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)

@@ -1,0 +1,62 @@
+"""Whether a shard and its caches fit into this machine's memory. Linux: what /proc and the control group say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from relay.headers import DTYPE_BYTES
+
+CACHE_SHARE = 0.5  # of what is left beside the weights; the rest is for activations and other programs
+MAX_CACHED_TOKENS = 1_000_000
+LEAST_CACHED_TOKENS = 256
+WORKING_BYTES = 200_000_000  # Python, torch, tokenizer
+
+
+class DoesNotFit(Exception):
+    """The layers need more memory than there is."""
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process may still take; 0 where that can't be known."""
+    found = [size for size in (_available(root / "proc/meminfo"), _group_room(root / "sys/fs/cgroup")) if size]
+    return min(found, default=0)
+
+
+def cache_bytes_per_token(config: Any, num_layers: int, dtype: str) -> int:
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(2 * num_layers * heads * head_width * DTYPE_BYTES[dtype])
+
+
+def room_for_tokens(num_elements: int, dtype: str, bytes_per_token: int, available: int) -> int:
+    """Tokens that caches may hold beside weights of so many numbers. Raises DoesNotFit."""
+    if not available:
+        return MAX_CACHED_TOKENS
+    needed = num_elements * DTYPE_BYTES[dtype] + WORKING_BYTES
+    tokens = int(max(0, available - needed) * CACHE_SHARE / bytes_per_token)
+    if tokens < LEAST_CACHED_TOKENS:
+        least = needed + LEAST_CACHED_TOKENS * bytes_per_token / CACHE_SHARE
+        raise DoesNotFit(f"need {_gib(least)} of memory in {dtype}, and {_gib(available)} are free; take fewer layers")
+    return min(tokens, MAX_CACHED_TOKENS)
+
+
+def _available(meminfo: Path) -> int:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
+
+
+def _group_room(folder: Path) -> int:
+    """Of a control group with a limit, version 2."""
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return max(1, int(limit) - int(used))
+    except (OSError, ValueError):  # none, or "max"
+        return 0
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f} GiB"

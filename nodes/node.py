@@ -1,0 +1,255 @@
+"""The life of a node process: opens its state, registers, loads its layers, serves until told to stop, leaves."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from nodes import memory
+from nodes.api import NodeApi
+from nodes.bridge import RelayHttpBridge
+from nodes.chat import Head
+from nodes.deadline import Deadline
+from nodes.engine import Engine
+from nodes.hops import Dialler
+from nodes.membership import Membership
+from nodes.options import NodeOptions, UsageError
+from nodes.registration import ModelFacts, NodeFacts, Registration, Standing, Tracker
+from nodes.server import NodeServer
+from nodes.shard import Shard, load_shard
+from nodes.sockets import tls_context
+from nodes.state import NodeState
+from nodes.steps import Layers
+from nodes.text import Tokenizer
+from nodes.tickets import TicketBook, TrackerClock
+from nodes.weights import ModelFolder, open_model
+
+logger = logging.getLogger(__name__)
+
+DRAIN_DEADLINE_S = 8.0  # for the step in hand and the answers that wait to be sent
+CLOSE_DEADLINE_S = 3.0
+
+
+class Node:
+    def __init__(self, options: NodeOptions, stopping: threading.Event) -> None:
+        self._options, self._stopping = options, stopping
+        self._clock = TrackerClock()
+        self._engine: Engine | None = None
+        self._server: NodeServer | None = None
+        self._bridge: RelayHttpBridge | None = None
+        self._api: NodeApi | None = None
+
+    def run(self) -> None:
+        """Returns when the node was told to stop. Raises StateError, ModelError, UsageError, memory.DoesNotFit,
+        TrackerUnreachable, TrackerRefused, NoCredential."""
+        options = self._options
+        state = NodeState(options.state_folder)
+        state.open()
+        tls = _tls(options.ca_file)
+        tracker = Tracker(options.tracker_url, tls)
+        try:
+            self._run(state, tracker, tls)
+        finally:
+            if self._server:
+                self._server.stop(CLOSE_DEADLINE_S)
+            tracker.close()
+            state.close()
+
+    def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
+        options = self._options
+        folder = open_model(options.model, logger.info)
+        max_cached_tokens = _room(options, folder)
+        endpoint = self._listen()
+        facts = _facts(options, folder, endpoint)
+        membership = Membership(tracker, state, facts, options.join_token, self._stopping)
+        membership.hear = lambda standing: self._clock.set(standing.now)
+        membership.news = self._news
+        registration = membership.join()
+        if registration is None:
+            return
+        membership.start()
+        try:
+            self._serve(registration, membership, folder, max_cached_tokens, tls)
+        finally:
+            logger.info("Stopping")
+            membership.leave()
+            self._drain()
+        if membership.failure:
+            raise membership.failure
+
+    def _serve(
+        self,
+        registration: Registration,
+        membership: Membership,
+        folder: ModelFolder,
+        max_cached_tokens: int,
+        tls: ssl.SSLContext,
+    ) -> None:
+        model_name = _model_name(self._options.model)
+        shard = _load(folder, registration, self._options)
+        self._engine = Engine(shard, max_cached_tokens)
+        self._engine.start()
+        book = TicketBook(registration.peer_id, folder.fingerprint, self._clock)
+        book.set_keys(registration.standing.ticket_keys)
+        membership.hear = lambda standing: self._hear(standing, book)
+        dialler = Dialler(registration.relay_url, registration.node_key, tls)
+        head = None
+        if shard.is_head:
+            tokenizer = Tokenizer.load(folder)
+            head = Head(registration.peer_id, shard.width, shard.context_length, self._engine, tokenizer, dialler)
+        self._api = NodeApi(model_name, _layers(shard), self._engine, book, head, registration.node_key)
+        if not self._wait(membership.approved):
+            return
+        if self._server:
+            self._server.api = self._api
+            membership.serving()
+        if registration.relay_url and self._options.uses_relay:
+            key, peer_id = registration.node_key, registration.peer_id
+            self._bridge = RelayHttpBridge(self._api, registration.relay_url, peer_id, key, tls)
+            self._bridge.start()
+        if not self._wait_until_reachable(membership):
+            return
+        logger.info("Ready: layers %d–%d of %s", shard.start_layer, shard.end_layer - 1, model_name)
+        self._stopping.wait()
+
+    def _hear(self, standing: Standing, book: TicketBook) -> None:
+        self._clock.set(standing.now)
+        book.set_keys(standing.ticket_keys)
+
+    def _wait_until_reachable(self, membership: Membership) -> bool:
+        """On each way that was asked for; an endpoint beside the relay may turn out not to work."""
+        if self._bridge and not self._wait(self._bridge.connected):
+            return False
+        if not self._server:
+            return True
+        return self._wait(membership.endpoint_tried if self._bridge else membership.endpoint_proved)
+
+    def _wait(self, event: threading.Event) -> bool:
+        """Until the event, or until the node is told to stop, which is False."""
+        while not event.wait(0.2):
+            if self._stopping.is_set():
+                return False
+        return not self._stopping.is_set()
+
+    def _listen(self) -> str | None:
+        """Opens the port, if there is to be one; the endpoint under which others reach it."""
+        if self._options.listen is None:
+            return None
+        host, port = self._options.listen
+        server = NodeServer(host, port)
+        try:
+            bound_host, bound_port = server.start()
+        except OSError as error:
+            raise UsageError(f"--listen {host}:{port}: {error.strerror or error}") from None
+        self._server = server
+        if bound_host in ("0.0.0.0", "::"):
+            bound_host = _address_towards(self._options.tracker_url)
+        shown = f"[{bound_host}]" if ":" in bound_host else bound_host
+        logger.info("Listening on http://%s:%d", shown, bound_port)
+        return f"http://{shown}:{bound_port}"
+
+    def _news(self) -> Mapping[str, Any]:
+        if self._engine is None:
+            return {"state": "loading"}
+        state = "stopping" if self._stopping.is_set() else "serving"
+        return {"state": state, "cached_tokens": self._engine.cached_tokens, "sessions": self._engine.num_sessions}
+
+    def _drain(self) -> None:
+        """Ends what runs here after the step in hand; every asker gets an answer."""
+        deadline = Deadline.after(DRAIN_DEADLINE_S)
+        if self._api:
+            self._api.drain(deadline)
+        if self._engine:
+            self._engine.stop(deadline.left_s())
+        if self._bridge:
+            self._bridge.stop(Deadline.after(CLOSE_DEADLINE_S))
+
+
+def _room(options: NodeOptions, folder: ModelFolder) -> int:
+    """Tokens that caches may hold. Raises UsageError, memory.DoesNotFit."""
+    start, end = options.start_layer, options.end_layer
+    if end > folder.num_layers:
+        raise UsageError(f"--layers {start}:{end}: {_model_name(options.model)} has layers 0:{folder.num_layers}")
+    per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
+    available = memory.available_bytes()
+    try:
+        return memory.room_for_tokens(folder.num_elements(start, end), options.dtype, per_token, available)
+    except memory.DoesNotFit as error:
+        raise memory.DoesNotFit(f"layers {start}–{end - 1} of {_model_name(options.model)} {error}") from None
+
+
+def _facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) -> NodeFacts:
+    model = ModelFacts(
+        name=_model_name(options.model),
+        fingerprint=folder.fingerprint,
+        num_layers=folder.num_layers,
+        hidden_size=folder.hidden_size,
+        context_length=folder.context_length,
+    )
+    return NodeFacts(
+        name=options.name,
+        model=model,
+        start_layer=options.start_layer,
+        end_layer=options.end_layer,
+        relay=options.uses_relay,
+        endpoint=endpoint,
+        memory_bytes=memory.available_bytes(),
+        threads=options.num_threads,
+        dtype=options.dtype,
+    )
+
+
+def _load(folder: ModelFolder, registration: Registration, options: NodeOptions) -> Shard:
+    start, end = registration.start_layer, registration.end_layer
+    logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
+    torch.set_num_threads(options.num_threads)
+    shard = load_shard(folder, start, end, options.dtype, progress=sys.stderr.isatty())
+    logger.info("Loaded layers %d–%d", start, end - 1)
+    return shard
+
+
+def _layers(shard: Shard) -> Layers:
+    return Layers(
+        start_layer=shard.start_layer,
+        end_layer=shard.end_layer,
+        num_layers=shard.num_layers,
+        width=shard.width,
+        vocab_size=shard.vocab_size,
+        context_length=shard.context_length,
+    )
+
+
+def _model_name(model: str) -> str:
+    """As users ask for it: the folder's own name, also where that is a link, or the catalogue's."""
+    path = Path(model)
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return tls_context(ca_file)
+    except OSError as error:  # an SSLError is one
+        raise UsageError(f"--ca-file {ca_file} can't be used: {error.strerror or error}") from None
+
+
+def _address_towards(tracker_url: str) -> str:
+    """This machine's address on the way to the tracker. Sends nothing: a datagram socket only looks up the route."""
+    parts = urlsplit(tracker_url)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

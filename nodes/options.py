@@ -1,0 +1,111 @@
+"""The command line of a node as typed values. Whatever can't be followed is refused here, naming the argument."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from nodes.state import default_folder
+
+_LAYERS = re.compile(r"(\d{1,6}):(\d{1,6})")
+_LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(\d{1,5})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
+
+
+class UsageError(Exception):
+    """The command line can't be followed; the text says what to change."""
+
+
+@dataclass(frozen=True)
+class NodeOptions:
+    tracker_url: str
+    join_token: str
+    model: str
+    start_layer: int
+    end_layer: int
+    listen: tuple[str, int] | None
+    uses_relay: bool
+    name: str
+    state_folder: Path
+    num_threads: int
+    dtype: str
+    ca_file: str
+
+
+def read_options(options: Mapping[str, Any], default_join_token: str = "", default_ca_file: str = "") -> NodeOptions:
+    """Raises UsageError."""
+    start_layer, end_layer = _layers(options["layers"])
+    if options["no_relay"] and not options["listen"]:
+        raise UsageError("--no-relay needs --listen: nobody could reach the node")
+    name = options["name"] or re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "node"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: letters, digits, spaces and . _ -, at most 64, a letter or digit first")
+    tracker_url = _tracker(options["tracker"])
+    folder = options["state_dir"]
+    return NodeOptions(
+        tracker_url=tracker_url,
+        join_token=_join_token(options, default_join_token),
+        model=options["model"],
+        start_layer=start_layer,
+        end_layer=end_layer,
+        listen=_listen(options["listen"]),
+        uses_relay=not options["no_relay"],
+        name=name,
+        state_folder=Path(folder).expanduser() if folder else default_folder(tracker_url, name),
+        num_threads=_threads(options["threads"]),
+        dtype=options["dtype"],
+        ca_file=options["ca_file"] or default_ca_file,
+    )
+
+
+def _tracker(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise UsageError(f"--tracker {text!r}: must be like https://mesh.example.org")
+    return text.rstrip("/")
+
+
+def _layers(text: str) -> tuple[int, int]:
+    found = _LAYERS.fullmatch(text)
+    if not found or not int(found[1]) < int(found[2]):
+        raise UsageError(f"--layers {text!r}: must be like 0:12, which is layers 0 to 11")
+    return int(found[1]), int(found[2])
+
+
+def _listen(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    found = _LISTEN.fullmatch(text)
+    if not found or int(found[2]) > 65535:
+        raise UsageError(f"--listen {text!r}: must be like 0.0.0.0:7002")
+    return found[1].strip("[]"), int(found[2])
+
+
+def _join_token(options: Mapping[str, Any], default: str) -> str:
+    if options["join_token"]:
+        return str(options["join_token"]).strip()
+    if options["join_token_file"]:
+        try:
+            return Path(options["join_token_file"]).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--join-token-file {options['join_token_file']}: {error}") from None
+    return default
+
+
+def _threads(asked: int | None) -> int:
+    """One core stays free for the threads that talk: computing on every core of a busy machine is far slower."""
+    if asked is None:
+        return max(1, len(os.sched_getaffinity(0)) - 1)
+    if asked < 1:
+        raise UsageError(f"--threads {asked}: at least one")
+    return asked

@@ -1,0 +1,157 @@
+"""Text to token ids and back: prompts, text that comes out token by token, and the strings that end it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer
+
+from nodes.weights import ModelError, ModelFolder, read_json
+
+REPLACEMENT = "\ufffd"  # what half a character decodes to
+_MAX_HELD_REPLACEMENTS = 3  # half a character is at most three bytes
+
+
+class PromptError(ValueError):
+    """The messages or the prompt can't be made into tokens: the user's to mend."""
+
+
+class ChatTemplateMissing(PromptError):
+    """The model has no chat template; plain completions work."""
+
+
+class Tokenizer:
+    """A model's tokenizer, chat template and end-of-text ids."""
+
+    def __init__(self, tokenizer: Any, eos_ids: Collection[int]) -> None:
+        self._tokenizer, self.eos_ids = tokenizer, frozenset(eos_ids)
+
+    @classmethod
+    def load(cls, folder: ModelFolder | Path) -> Tokenizer:
+        """Raises ModelError."""
+        path = folder.path if isinstance(folder, ModelFolder) else folder
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{path} has no tokenizer that can be used: {error}") from error
+        return cls(tokenizer, _eos_ids(path, tokenizer))
+
+    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """Token ids of the messages and the beginning of the answer. Raises PromptError, ChatTemplateMissing."""
+        if not self._has_chat_template():
+            hint = "add chat_template.jinja to its folder, or use /v1/completions"
+            raise ChatTemplateMissing(f"the model has no chat template; {hint}")
+        try:
+            # Tokenizes without adding special tokens: a template that writes BOS gives one BOS.
+            encoded = self._tokenizer.apply_chat_template(
+                list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
+            )
+        except UnicodeError as error:
+            raise _not_text(error) from error
+        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
+        return list(encoded["input_ids"])
+
+    def plain_prompt(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens that the model's own tokenizer puts before it."""
+        try:
+            ids: list[int] = self._tokenizer(text)["input_ids"]
+        except (UnicodeError, TypeError) as error:
+            raise _not_text(error) from error
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self)
+
+    def _has_chat_template(self) -> bool:
+        template = self._tokenizer.chat_template
+        return "default" in template if isinstance(template, dict) else bool(template)
+
+
+class Detokenizer:
+    """Text of tokens as they come. What is given out never changes; joined it is the text of all tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0  # of the window that is decoded again: a token's text depends on those before it
+        self._read = 0  # end of the tokens whose text is out
+        self._num_out = 0  # characters of the window that are out
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The characters that these tokens complete."""
+        self._ids += token_ids
+        text = self._tokenizer.decode(self._ids[self._start :])
+        held = min(len(text) - len(text.rstrip(REPLACEMENT)), _MAX_HELD_REPLACEMENTS)
+        out = text[self._num_out : len(text) - held]
+        self._num_out += len(out)
+        if out and not held:
+            self._advance()
+        return out
+
+    def finish(self) -> str:
+        """What was held: half a character, or a replacement character that the model means."""
+        out = self._tokenizer.decode(self._ids[self._start :])[self._num_out :]
+        self._num_out += len(out)
+        return out
+
+    def _advance(self) -> None:
+        """Starts the window at the latest tokens. They must have text: decoders treat the first text apart."""
+        context = self._tokenizer.decode(self._ids[self._read :])
+        if context:
+            self._start, self._num_out = self._read, len(context)
+        self._read = len(self._ids)
+
+
+class StopMatcher:
+    """Finds the first stop string to be complete, however the text is cut into pieces, and lets none of it out."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""  # the end of the text so far that a stop string may begin with
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """(text that may go out, whether a stop string was found)."""
+        text = self._held + text
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
+            self._held = ""
+            return text[: min(found)[1]], True
+        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], False
+
+    def finish(self) -> str:
+        """What was held: the text ended on what could have become a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of the text that the stop string begins with; fewer than all of it."""
+    longest = min(len(text), len(stop) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(stop[:size])), 0)
+
+
+def _eos_ids(path: Path, tokenizer: Any) -> set[int]:
+    """Every id that ends a text: generation_config.json or config.json names one or several; the tokenizer one."""
+    ids: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        given = read_json(path / name).get("eos_token_id") if (path / name).exists() else None
+        if given is not None:
+            ids.update(given if isinstance(given, list) else [given])
+            break
+    return ids | ({tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set())
+
+
+def _not_text(error: Exception) -> PromptError:
+    return PromptError(f"this isn't text that can be tokenized: {error}")

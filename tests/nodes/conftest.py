@@ -1,0 +1,36 @@
+"""Models that the tests of nodes share: made or fetched once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nodes import catalog
+from nodes.weights import ModelFolder, open_model
+from tests.nodes.models import make_tiny_llama
+
+torch.set_num_threads(1)  # what "equal" means depends on it
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untied llama of six layers."""
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_path: Path) -> ModelFolder:
+    return open_model(tiny_path)
+
+
+@pytest.fixture(scope="session")
+def tiny_tied(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return open_model(make_tiny_llama(tmp_path_factory.mktemp("tied"), tied=True, seed=1))
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> ModelFolder:
+    """The demo model: SmolLM2-135M-Instruct, 30 layers, tied."""
+    return open_model(catalog.ensure("smollm2-135m-instruct"))

@@ -1,0 +1,73 @@
+"""Loops over shards without any node around them, and transformers' own generation to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from nodes.activations import DTYPES
+from nodes.shard import Shard, load_shard
+from nodes.weights import ModelFolder
+
+Hop = tuple[Shard, int, int]
+
+
+def load_hops(folder: ModelFolder, layers: Sequence[tuple[int, int]], dtype: str) -> list[Hop]:
+    return [(load_shard(folder, start, end, dtype), start, end) for start, end in layers]
+
+
+def chunks_of(ids: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    return [tuple(ids[start : start + size]) for start in range(0, len(ids), size)]
+
+
+class Route:
+    """Hops in a row with their caches."""
+
+    def __init__(self, hops: Sequence[Hop]) -> None:
+        self._hops = [(shard, shard.new_cache(start, end), start, end) for shard, start, end in hops]
+        self.num_tokens = 0
+
+    @torch.inference_mode()
+    def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """The last token's logits, activations handed from hop to hop."""
+        hidden = self._hops[0][0].embed(token_ids)
+        for shard, cache, start, end in self._hops:
+            hidden = shard.forward(hidden, cache, self.num_tokens, start, end)
+        self.num_tokens += len(token_ids)
+        return self._hops[-1][0].logits(hidden)
+
+
+def logits_of_steps(hops: Sequence[Hop], steps: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:
+    route = Route(hops)
+    return (route.logits(step) for step in steps)
+
+
+def greedy_ids(hops: Sequence[Hop], prompt: Sequence[int], num_tokens: int, chunk: int) -> list[int]:
+    route, ids = Route(hops), list(prompt)
+    while len(ids) < len(prompt) + num_tokens:
+        logits = route.logits(ids[route.num_tokens : route.num_tokens + chunk])
+        if route.num_tokens == len(ids):
+            ids.append(int(logits.argmax()))
+    return ids[len(prompt) :]
+
+
+@torch.inference_mode()
+def generated(
+    folder: ModelFolder, prompt: Sequence[int], num_tokens: int, chunk: int, dtype: str
+) -> tuple[list[int], torch.Tensor]:
+    """(ids, float32 logits [tokens, vocab]) of transformers' generate on the whole model, fed the same chunks."""
+    model = AutoModelForCausalLM.from_pretrained(folder.path, dtype=DTYPES[dtype])
+    ids = torch.tensor([list(prompt)])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=num_tokens,
+        eos_token_id=-1,  # no text ends early
+        do_sample=False,
+        prefill_chunk_size=chunk,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return output.sequences[0, len(prompt) :].tolist(), torch.cat(output.logits).float()

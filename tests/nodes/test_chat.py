@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from nodes.chat import Writer
+from nodes.completion import CompletionRequest
+from nodes.engine import EngineError
+from nodes.events import StreamAnswer
+from nodes.sampling import GREEDY
+from nodes.text import Tokenizer
+from relay import wire
+
+from tests.nodes.meshes import CONTEXT_LENGTH, Mesh, tell
+from tests.nodes.models import make_tokenizer
+
+FAMILY = "👩‍👩‍👧‍👦 한국어 漢字 é"
+EOS = 2
+PROMPT = [7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(make_tokenizer(), {EOS})
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.plain_prompt(text)[1:]  # without BOS
+
+
+class Written:
+    """What a writer made of tokens, up to its end."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ids: Sequence[int],
+        *,
+        stops: tuple[str, ...] = (),
+        max_tokens: int = 1000,
+        is_chat: bool = True,
+    ) -> None:
+        messages = [{"role": "user", "content": "x"}] if is_chat else None
+        request = CompletionRequest(messages, None if is_chat else "x", None, GREEDY, stops)
+        self.writer = Writer(request, PROMPT, tokenizer.detokenizer(), {EOS}, max_tokens)
+        self.events: list[dict[str, Any]] = []
+        for token_id in ids:
+            event = self.writer.push(token_id)
+            self.events += [event] if event else []
+            if self.writer.finish_reason:
+                break
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        return [event["choices"][0] for event in self.events]
+
+    @property
+    def deltas(self) -> list[str]:
+        return [choice["text"] if "text" in choice else choice["delta"]["content"] for choice in self.choices]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.deltas)
+
+
+def test_a_character_goes_out_with_the_step_that_completes_it(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, FAMILY)
+    written = Written(tokenizer, [*ids, EOS])
+
+    assert written.text == FAMILY
+    assert not any("\ufffd" in delta for delta in written.deltas)
+    assert len(ids) > len(FAMILY)
+    assert len(written.deltas) == len(FAMILY) + 1  # each character with its last byte, and the end
+
+
+def test_there_are_as_many_deltas_as_steps_when_nothing_is_held(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "hello world")
+    written = Written(tokenizer, ids, max_tokens=len(ids))
+
+    assert len(written.events) == len(ids)
+    assert written.text == "hello world"
+    assert written.writer.finish_reason == "length"
+
+
+def test_every_id_is_told_once_with_its_position(tokenizer: Tokenizer) -> None:
+    ids = [*ids_of(tokenizer, FAMILY), EOS]
+    traces = [event["meshnet"] for event in Written(tokenizer, ids).events]
+
+    assert [token_id for trace in traces for token_id in trace["ids"]] == ids
+    position = len(PROMPT)
+    for trace in traces:
+        assert trace["position"] == position
+        position += len(trace["ids"])
+    assert traces[0]["prompt_ids"] == PROMPT
+    assert all("prompt_ids" not in trace for trace in traces[1:])
+
+
+def test_only_the_first_event_says_the_role_and_only_the_last_a_reason(tokenizer: Tokenizer) -> None:
+    choices = Written(tokenizer, [*ids_of(tokenizer, "ab c"), EOS]).choices
+
+    assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+
+
+def test_a_plain_completion_has_text_instead_of_a_delta(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, [*ids_of(tokenizer, "ab"), EOS], is_chat=False)
+
+    assert all(set(choice) == {"index", "finish_reason", "text"} for choice in written.choices)
+    assert written.text == "ab"
+
+
+def test_a_stop_string_across_tokens_ends_it_and_nothing_of_it_goes_out(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, ids_of(tokenizer, "The quick brown fox jumps"), stops=("own fox",))
+
+    assert written.text == "The quick br"
+    assert written.writer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("how", ["eos", "length"])
+def test_what_could_have_become_a_stop_string_goes_out_at_the_end(tokenizer: Tokenizer, how: str) -> None:
+    ids = ids_of(tokenizer, "The quick brown f")
+    if how == "eos":
+        written = Written(tokenizer, [*ids, EOS], stops=("own fox",))
+    else:
+        written = Written(tokenizer, ids, stops=("own fox",), max_tokens=len(ids))
+
+    assert written.text == "The quick brown f"
+    assert written.writer.finish_reason == ("stop" if how == "eos" else "length")
+
+
+def test_half_a_character_at_the_end_goes_out_as_a_replacement(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "a漢")[:-1]
+    written = Written(tokenizer, ids, max_tokens=len(ids))
+
+    assert written.text.startswith("a\ufffd")
+    assert written.writer.usage() == {"prompt_tokens": 3, "completion_tokens": len(ids), "total_tokens": 3 + len(ids)}
+
+
+def test_the_first_token_may_be_the_last(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, [EOS])
+
+    assert written.choices == [{"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": ""}}]
+    assert written.events[0]["meshnet"] == {"ids": [EOS], "position": 3, "prompt_ids": PROMPT}
+
+
+# The whole chat, over two nodes and a relay.
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Any:
+    with Mesh([(0, 2), (2, 4)]) as made:
+        yield made
+
+
+def test_a_chat_streams_its_events_a_summary_and_done(mesh: Mesh) -> None:
+    told = mesh.chat("abc", max_tokens=5)
+
+    first = told.events[0]["meshnet"]["prompt_ids"]
+    assert told.ids == [first[-1] + 1 + number for number in range(5)]
+    assert told.finish_reason == "length"
+    assert told.paths == ["local", "relay"]
+    assert told.summary["usage"] == {
+        "prompt_tokens": len(first),
+        "completion_tokens": 5,
+        "total_tokens": len(first) + 5,
+    }
+    hop = told.summary["hops"][1]
+    assert (hop["peer_id"], hop["start_layer"], hop["end_layer"]) == (mesh.nodes[1].peer_id, 2, 4)
+    assert hop["compute_ms"] == 2.0 * hop["steps"]
+    assert hop["queue_ms"] == 0.5 * hop["steps"]
+    assert told.is_done
+
+
+def test_after_a_chat_every_hop_is_free(mesh: Mesh) -> None:
+    mesh.chat("abc")
+    mesh.wait_until_free()
+
+    assert [node.engine.cached_tokens for node in mesh.nodes] == [0, 0]
+
+
+def test_a_completion_streams_text(mesh: Mesh) -> None:
+    request = mesh.request({"prompt": "the", "max_tokens": 2, "temperature": 0}, "/v1/completions")
+    told = tell(mesh.begin(request))
+
+    assert all("text" in event["choices"][0] for event in told.content)
+    assert len(told.ids) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed", "given"), [(5, 50, 5), (50, 5, 5), (None, 7, 7), (10_000, 10_000, "the room")]
+)
+def test_tokens_are_bounded_by_request_ticket_and_context(
+    mesh: Mesh, asked: int | None, allowed: int, given: int | str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": asked, "temperature": 0}
+    told = tell(mesh.begin(mesh.request(body, max_tokens=allowed)))
+
+    expected = CONTEXT_LENGTH - told.summary["usage"]["prompt_tokens"] if given == "the room" else given
+    assert len(told.ids) == expected
+    assert told.finish_reason == "length"
+
+
+def refused(mesh: Mesh, body: dict[str, Any], status: int, path: str = "/v1/chat/completions") -> dict[str, Any]:
+    answer = mesh.begin(mesh.request(body, path))
+    assert isinstance(answer, wire.Response)
+    assert answer.status == status
+    code, message = wire.error_of(answer.status, answer.body)
+    mesh.wait_until_free()
+    return {"code": code, "message": message, "raw": answer.body}
+
+
+@pytest.mark.parametrize(("length", "fits"), [(CONTEXT_LENGTH - 1, True), (CONTEXT_LENGTH, False), (5000, False)])
+def test_a_prompt_that_fills_the_context_is_refused_before_the_stream_opens(
+    mesh: Mesh, length: int, fits: bool
+) -> None:
+    body = {"prompt": "z" * (length - 1), "temperature": 0}  # and BOS
+    if fits:
+        told = tell(mesh.begin(mesh.request(body, "/v1/completions")))
+        assert (len(told.ids), told.finish_reason) == (1, "length")
+    else:
+        error = refused(mesh, body, 400, "/v1/completions")
+        assert error["code"] == "context_length_exceeded"
+        assert b'"param": "prompt"' in error["raw"]
+
+
+def test_a_model_without_a_chat_template_says_so_and_completes_plain_text() -> None:
+    with Mesh([(0, 4)], relayed=False) as made:
+        head = made.head.api._head
+        assert head
+        head.tokenizer._tokenizer.chat_template = None
+        body = {"messages": [{"role": "user", "content": "a"}]}
+        assert "chat template" in refused(made, body, 400)["message"]
+        assert tell(made.begin(made.request({"prompt": "a", "max_tokens": 1}, "/v1/completions"))).is_done
+
+
+def test_a_bad_parameter_is_refused_before_the_stream_opens(mesh: Mesh) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "temperature": 9}
+    assert b'"param": "temperature"' in refused(mesh, body, 400)["raw"]
+
+
+def test_while_the_prompt_is_worked_a_comment_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nodes.chat.KEEPALIVE_S", 0.05)
+    with Mesh([(0, 4)], relayed=False) as made:
+        made.head.engine.may_work.clear()
+        answer = made.begin(made.request({"prompt": "a", "max_tokens": 2, "temperature": 0}, "/v1/completions"))
+        assert isinstance(answer, StreamAnswer)  # opened with nothing to say yet
+        answer.events._keepalive_s = 0.05
+        threading.Timer(0.3, made.head.engine.may_work.set).start()
+        told = tell(answer)
+
+    assert told.num_keepalives >= 2
+    assert len(told.ids) == 2
+
+
+def test_an_error_that_comes_first_has_a_status(mesh: Mesh) -> None:
+    mesh.nodes[1].engine.fail_with = EngineError("broken")
+    try:
+        answer = mesh.begin(mesh.request({"prompt": "a"}, "/v1/completions"))
+        assert isinstance(answer, wire.Response)
+        assert answer.status == 502
+        code, message = wire.error_of(answer.status, answer.body)
+        assert code == "node_failed"
+        assert message.startswith("pipeline error: layers 2–3 on peer")
+        assert "direct: no direct endpoint" in message
+    finally:
+        mesh.nodes[1].engine.fail_with = None
+    mesh.wait_until_free()
+
+
+def test_an_error_in_mid_stream_is_an_event_after_the_summary() -> None:
+    made = Mesh([(0, 2), (2, 4)])
+
+    def fail_at_third(position: int, last_id: int) -> int:
+        if len(made.nodes[1].engine.steps) == 4:
+            raise EngineError("broken")
+        return last_id + 1
+
+    made.next_token = fail_at_third
+    with made:
+        told = tell(made.begin(made.request({"prompt": "abcd", "max_tokens": 9}, "/v1/completions")))
+        made.wait_until_free()
+
+    assert len(told.ids) == 2
+    assert told.error
+    assert told.error["code"] == "node_failed"
+    assert [hop["steps"] for hop in told.summary["hops"]] == [4, 3]
+    assert told.is_done
+
+
+def test_no_room_is_busy() -> None:
+    with Mesh([(0, 2), (2, 4)]) as made:
+        made.nodes[1].engine.sessions._max_cached_tokens = 10
+        assert refused(made, {"prompt": "abcdef", "max_tokens": 20}, 503, "/v1/completions")["code"] == "busy"
+
+
+def test_the_deadline_of_a_request_ends_it_with_a_typed_error() -> None:
+    with Mesh([(0, 4)], relayed=False) as made:
+        made.head.engine.may_work.clear()
+        answer = made.begin(made.request({"prompt": "a"}, "/v1/completions", x_meshnet_deadline_ms=300))
+        made.head.engine.may_work.set()
+
+    assert isinstance(answer, wire.Response)
+    assert answer.status == 504
+
+
+def test_a_cancelled_chat_stops_before_its_next_step_and_frees_every_hop(mesh: Mesh) -> None:
+    answer = mesh.begin(mesh.request({"prompt": "a", "max_tokens": 50, "temperature": 0}, "/v1/completions"))
+    assert isinstance(answer, StreamAnswer)
+    next(iter(answer.events))
+    answer.cancel()
+
+    mesh.wait_until_free()
+
+
+def test_a_chat_cancelled_before_its_stream_opened_ends_too(mesh: Mesh) -> None:
+    mesh.head.engine.may_work.clear()
+    answering = mesh.head.api.begin(mesh.request({"prompt": "a"}, "/v1/completions"), "relay")
+    assert answering.cancel()
+    mesh.head.engine.may_work.set()
+
+    mesh.wait_until_free()
+
+
+def test_when_a_later_epoch_was_seen_it_leaves_the_hops_alone() -> None:
+    made = Mesh([(0, 2), (2, 4)])
+
+    def supersede(position: int, last_id: int) -> int:
+        tail = made.nodes[1].engine.sessions
+        if len(made.nodes[1].engine.steps) == 2:
+            next(iter(tail._sessions.values())).epoch = 1
+        return last_id + 1
+
+    made.next_token = supersede
+    with made:
+        told = tell(made.begin(made.request({"prompt": "ab", "max_tokens": 9}, "/v1/completions")))
+        assert told.error
+        assert told.error["code"] == "stale"
+        until = time.monotonic() + 5
+        while made.head.engine.num_sessions:
+            assert time.monotonic() < until
+        assert made.nodes[1].engine.num_sessions == 1

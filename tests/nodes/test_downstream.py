@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+from nodes.deadline import Deadline
+from nodes.downstream import RELAY_REST_S, DownstreamHop, HopFailed, HopRefused
+from nodes.hops import Dialler, HopAnswer, HopError
+from relay import headers as names
+from relay import wire
+from relay.headers import Hop
+
+PEER = "ab12cd34" * 4
+OK = HopAnswer(200, {names.COMPUTE_MS: "2.5", names.QUEUE_MS: "0.5"}, b"{}")
+
+
+class FakePath:
+    """Answers from a list; an exception in it is raised, and the last one stays."""
+
+    def __init__(self, name: str, *answers: HopAnswer | HopError) -> None:
+        self.name, self._answers = name, list(answers or (OK,))
+        self.asked: list[tuple[str, str, Mapping[str, str], float]] = []
+        self.num_closed = 0
+
+    def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
+        self.asked.append((method, target, headers, deadline.left_s()))
+        answer = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
+        if isinstance(answer, HopError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+class FakeDialler:
+    def __init__(self, relay: FakePath | HopError | None, direct: FakePath | None) -> None:
+        self._relay, self._direct = relay, direct
+
+    def relay_hop(self, relay_addr: str) -> Any:
+        if isinstance(self._relay, HopError):
+            raise self._relay
+        return self._relay
+
+    def direct_hop(self, endpoint: str) -> Any:
+        return self._direct
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def hop_over(relay: FakePath | HopError | None, direct: FakePath | None, time: Time | None = None) -> DownstreamHop:
+    hop = Hop(PEER, 12, 18, "http://direct" if direct else None, "ws://relay" if relay else None)
+    return DownstreamHop(hop, cast(Dialler, FakeDialler(relay, direct)), time or Time())
+
+
+def error(code: wire.Code, message: str = "no", headers: Mapping[str, str] | None = None) -> HopAnswer:
+    response = wire.error_response("", code, message, headers)
+    return HopAnswer(response.status, response.headers, response.body)
+
+
+def step(hop: DownstreamHop, deadline_s: float = 60) -> HopAnswer:
+    return hop.step({names.STEP: "3"}, b"body", Deadline.after(deadline_s))
+
+
+def test_the_relay_comes_first() -> None:
+    relay, direct = FakePath("relay"), FakePath("direct")
+    hop = hop_over(relay, direct)
+
+    assert step(hop) == OK
+    assert (len(relay.asked), len(direct.asked)) == (1, 0)
+    assert hop.statistics.path == "relay"
+
+
+def test_without_a_relay_address_it_is_direct_http() -> None:
+    direct = FakePath("direct")
+    hop = hop_over(None, direct)
+
+    assert step(hop) == OK
+    assert hop.statistics.path == "direct"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        HopError("the connection ended", is_cut=True),
+        HopError("no answer through the relay in time"),
+        error(wire.Code.PEER_GONE),
+        error(wire.Code.NOT_FOUND),
+        error(wire.Code.DRAINING),
+        error(wire.Code.PEER_BUSY),
+        error(wire.Code.DEADLINE),
+        error(wire.Code.INTERNAL),
+    ],
+)
+def test_when_the_relay_fails_the_same_step_goes_by_direct_http_with_a_warning(
+    failure: HopError | HopAnswer, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay, direct = FakePath("relay", failure), FakePath("direct")
+    hop = hop_over(relay, direct)
+
+    with caplog.at_level(logging.WARNING):
+        assert step(hop) == OK
+    assert (len(relay.asked), len(direct.asked)) == (1, 1)
+    assert direct.asked[0][2] == relay.asked[0][2]
+    assert hop.statistics.path == "direct"
+    assert "relay hop to layers 12–17 on peer ab12cd34 failed" in caplog.text
+    assert "trying direct HTTP" in caplog.text
+
+
+def test_both_failing_gives_one_string_with_both_causes() -> None:
+    hop = hop_over(FakePath("relay", error(wire.Code.PEER_GONE, "peer left")), FakePath("direct", HopError("refused")))
+
+    with pytest.raises(HopFailed) as failed:
+        step(hop)
+    expected = "pipeline error: layers 12–17 on peer ab12cd34: relay: peer_gone: peer left; direct: refused"
+    assert str(failed.value) == expected
+
+
+def test_a_node_that_nobody_can_dial_is_said_to_have_no_endpoint() -> None:
+    hop = hop_over(FakePath("relay", HopError("refused")), None)
+
+    with pytest.raises(HopFailed, match="relay: refused; direct: no direct endpoint"):
+        step(hop)
+
+
+def test_a_relay_that_isnt_ours_is_a_cause_too() -> None:
+    hop = hop_over(HopError("its relay isn't the one this node registered with"), FakePath("direct", HopError("down")))
+
+    with pytest.raises(HopFailed, match="registered with; direct: down"):
+        step(hop)
+
+
+def test_a_node_without_any_path_names_both() -> None:
+    with pytest.raises(HopFailed, match="relay: no relay address; direct: no direct endpoint"):
+        step(hop_over(None, None))
+
+
+def test_a_cut_relay_without_another_path_is_asked_once_more() -> None:
+    relay = FakePath("relay", HopError("the connection ended", is_cut=True), OK)
+
+    assert step(hop_over(relay, None)) == OK
+    assert len(relay.asked) == 2
+
+
+def test_after_a_failure_the_working_path_comes_first_for_a_while() -> None:
+    time = Time()
+    relay, direct = FakePath("relay", HopError("dead"), OK), FakePath("direct")
+    hop = hop_over(relay, direct, time)
+    step(hop)
+
+    step(hop)
+    assert (len(relay.asked), len(direct.asked)) == (1, 2)
+
+    time.now += RELAY_REST_S
+    step(hop)
+    assert (len(relay.asked), len(direct.asked)) == (2, 2)
+    assert hop.statistics.path == "relay"
+
+
+def test_while_the_relay_rests_it_is_still_the_second_choice() -> None:
+    relay = FakePath("relay", HopError("dead"), OK)
+    direct = FakePath("direct", OK, HopError("gone"))
+    hop = hop_over(relay, direct)
+    step(hop)
+
+    assert step(hop) == OK
+    assert len(relay.asked) == 2
+
+
+@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BUSY, wire.Code.BAD_REQUEST])
+def test_what_the_node_itself_refuses_isnt_asked_again(code: wire.Code) -> None:
+    relay, direct = FakePath("relay", error(code, "no, thank you")), FakePath("direct")
+
+    with pytest.raises(HopRefused, match="no, thank you") as refused:
+        step(hop_over(relay, direct))
+    assert refused.value.code == code
+    assert not direct.asked
+
+
+def test_a_hop_that_misses_tokens_says_how_many_it_holds() -> None:
+    relay = FakePath("relay", error(wire.Code.MISSING, headers={names.CACHED: "17"}))
+
+    with pytest.raises(HopRefused) as refused:
+        step(hop_over(relay, None))
+    assert refused.value.num_cached == 17
+
+
+def test_the_first_of_two_paths_leaves_time_for_the_second() -> None:
+    relay, direct = FakePath("relay", HopError("dead")), FakePath("direct")
+    step(hop_over(relay, direct), deadline_s=10)
+
+    assert relay.asked[0][3] <= 5
+    assert direct.asked[0][3] > 5
+
+
+def test_a_slow_node_gets_four_times_its_slowest_step() -> None:
+    time = Time()
+
+    class Slow(FakePath):
+        def ask(self, *arguments: Any) -> HopAnswer:
+            time.now += 20
+            return super().ask(*arguments)
+
+    relay = Slow("relay")
+    hop = hop_over(relay, None, time)
+    step(hop, deadline_s=1000)
+    step(hop, deadline_s=1000)
+
+    assert 79 < relay.asked[1][3] <= 80
+
+
+def test_its_statistics_add_up() -> None:
+    hop = hop_over(FakePath("relay"), None)
+    step(hop)
+    step(hop)
+
+    assert hop.statistics.as_dict(PEER, (12, 18)) == {
+        "peer_id": PEER,
+        "start_layer": 12,
+        "end_layer": 18,
+        "path": "relay",
+        "steps": 2,
+        "ms_total": 0.0,
+        "compute_ms": 5.0,
+        "queue_ms": 1.0,
+    }
+
+
+def test_releasing_deletes_the_session_and_closes_the_paths() -> None:
+    relay, direct = FakePath("relay"), FakePath("direct")
+    hop = hop_over(relay, direct)
+
+    hop.release("a" * 32, {names.EPOCH: "0"})
+
+    assert relay.asked[0][:3] == ("DELETE", "/sessions/" + "a" * 32, {names.EPOCH: "0"})
+    assert (relay.num_closed, direct.num_closed) == (1, 1)
+
+
+def test_a_session_that_cant_be_released_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    relay = FakePath("relay", HopError("dead"))
+
+    hop_over(relay, None).release("deadbeef" * 4, {})
+
+    assert "session deadbeef can't be freed at layers 12–17" in caplog.text
+    assert "deadbeef" * 2 not in caplog.text
+    assert relay.num_closed == 1

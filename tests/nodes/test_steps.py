@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from nodes import activations
+from nodes.engine import Step
+from nodes.sampling import Sampling
+from nodes.steps import Layers, StepHeaders, integer
+from relay import headers as names
+from relay.wire import Code, WireError
+
+LAYERS = Layers(start_layer=2, end_layer=6, num_layers=6, width=8, vocab_size=100, context_length=64)
+SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=3)
+HIDDEN = torch.arange(24, dtype=torch.bfloat16).reshape(1, 3, 8)
+
+
+def headers(**changes: str | None) -> dict[str, str]:
+    """Of a good step to the tail; a change by the header's name with underscores, None takes it out."""
+    good: dict[str, str | None] = {
+        names.SESSION: "a" * 32,
+        names.EPOCH: "1",
+        names.STEP: "7",
+        names.POSITION: "10",
+        names.SHAPE: "1,3,8",
+        names.DTYPE: "bfloat16",
+        names.START_LAYER: "3",
+        names.END_LAYER: "6",
+        names.TOKENS: "5,6,7",
+        names.SAMPLING: SAMPLING.to_json(),
+    }
+    given = good | {"x-meshnet-" + name.replace("_", "-"): value for name, value in changes.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def read(body: bytes = activations.encode(HIDDEN, "bfloat16"), **changes: str | None) -> Step:
+    return StepHeaders.read(headers(**changes)).for_engine(body, LAYERS)
+
+
+def test_a_step_becomes_what_the_engine_works_on() -> None:
+    step = read(reserve="40")
+
+    assert (step.session, step.epoch, step.step, step.position) == ("a" * 32, 1, 7, 10)
+    assert (step.start_layer, step.end_layer, step.token_ids, step.reserve_tokens) == (3, 6, (5, 6, 7), 40)
+    assert step.sampling == SAMPLING
+    assert step.hidden is not None
+    assert torch.equal(step.hidden, HIDDEN)
+
+
+def test_a_hop_in_the_middle_needs_no_tokens() -> None:
+    step = read(end_layer="5", tokens=None, sampling=None)
+
+    assert (step.token_ids, step.sampling) == ((), None)
+
+
+@pytest.mark.parametrize(
+    "name", ["session", "epoch", "step", "position", "shape", "dtype", "start_layer", "end_layer", "tokens"]
+)
+def test_a_missing_header_is_named(name: str) -> None:
+    with pytest.raises(WireError, match="x-meshnet-" + name.replace("_", "-")) as error:
+        read(**{name: None})
+    assert error.value.code == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session", "A" * 32),
+        ("session", "a" * 31),
+        ("epoch", "-1"),
+        ("epoch", "1.0"),
+        ("step", "١"),
+        ("step", "9" * 400),
+        ("position", str(2**31)),
+        ("position", "62"),  # three tokens more than the context
+        ("shape", "1,3"),
+        ("shape", "1,3,9"),
+        ("shape", "2,3,8"),
+        ("shape", "1,0,8"),
+        ("shape", f"1,{2**31},8"),
+        ("shape", "1,-3,8"),
+        ("dtype", "float16"),
+        ("dtype", "pickle"),
+        ("start_layer", "1"),
+        ("start_layer", "6"),
+        ("end_layer", "7"),
+        ("end_layer", "3"),
+        ("tokens", "5,6"),
+        ("tokens", "5,6,"),
+        ("tokens", "5,6,100"),
+        ("tokens", "5,6,x"),
+        ("sampling", "{}"),
+        ("sampling", "["),
+        ("sampling", '{"temperature":-1,"top_p":1,"seed":0}'),
+    ],
+)
+def test_a_bad_header_is_refused(name: str, value: str) -> None:
+    with pytest.raises(WireError) as error:
+        read(**{name: value})
+    assert error.value.code == Code.BAD_REQUEST
+    assert "x-meshnet" in error.value.message
+
+
+def test_sampling_is_for_the_tail_only() -> None:
+    with pytest.raises(WireError, match="x-meshnet-sampling"):
+        read(end_layer="5", tokens=None)
+
+
+@pytest.mark.parametrize("body", [b"", b"x", bytes(49), bytes(47), pickle.dumps({"hidden": 1})])
+def test_a_body_of_another_length_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError) as error:
+        read(body)
+    assert error.value.code == Code.BAD_REQUEST
+
+
+def test_nothing_is_allocated_for_a_shape_that_the_body_hasnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def explode(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("allocated")
+
+    for name in ("empty", "zeros", "frombuffer"):
+        monkeypatch.setattr(torch, name, explode)
+    wide = Layers(2, 6, 6, width=2**20, vocab_size=100, context_length=2**31)
+    with pytest.raises(WireError):
+        StepHeaders.read(headers(shape=f"1,{2**30},{2**20}", tokens=None, sampling=None, end_layer="5")).for_engine(
+            b"123", wide
+        )
+
+
+def test_a_number_may_have_a_default() -> None:
+    assert integer({}, names.RESERVE, default=3) == 3
+    assert integer({names.RESERVE: "4"}, names.RESERVE, default=3) == 4

@@ -1,0 +1,180 @@
+"""A folder is whole or it is refused by name; its fingerprint is that of its source."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from nodes.weights import INDEX, ModelError, layer_of, open_model
+from tests.nodes.models import make_tiny_llama
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, settings: Settings) -> Path:
+    settings.MESHNET_CACHE_DIR = str(tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def sharded_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("sharded"), max_shard_size="100KB")
+
+
+@pytest.fixture
+def single(tiny_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_path, tmp_path / "single"))
+
+
+@pytest.fixture
+def sharded(sharded_source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sharded_source, tmp_path / "sharded"))
+
+
+def shard_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def change(file: Path, **fields: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+
+
+def test_it_tells_what_a_model_is(single: Path) -> None:
+    folder = open_model(single)
+    assert (folder.family, folder.num_layers, folder.hidden_size, folder.context_length) == ("llama", 6, 64, 4096)
+    assert folder.tensors["model.layers.0.self_attn.k_proj.weight"].num_elements == 32 * 64
+
+
+def test_it_counts_what_a_shard_needs(single: Path) -> None:
+    folder = open_model(single)
+    layer = folder.num_elements(2, 3)
+    assert layer == 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96 + 2 * 64
+    ends = 2 * 300 * 64 + 64
+    assert folder.num_elements(0, 6) == 6 * layer + ends
+    assert folder.num_elements(0, 2) == 2 * layer + ends
+
+
+def test_a_model_in_several_files_opens(sharded: Path) -> None:
+    assert len(shard_files(sharded)) > 3
+    assert set(open_model(sharded).tensors) == set(json.loads((sharded / INDEX).read_text())["weight_map"])
+
+
+def test_what_is_neither_a_folder_nor_a_name_says_what_is(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="smollm2-135m-instruct"):
+        open_model(tmp_path / "nothing")
+
+
+def test_a_missing_weight_file_is_named(single: Path) -> None:
+    (single / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
+        open_model(single)
+
+
+def test_a_missing_shard_file_is_named_with_a_tensor_of_it(sharded: Path) -> None:
+    lost = shard_files(sharded)[2]
+    lost.unlink()
+    with pytest.raises(ModelError, match=rf"{lost.name} is missing; with it tensor model\.layers\.\d"):
+        open_model(sharded)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_truncated_file_is_named(single: Path, keep: int) -> None:
+    file = single / "model.safetensors"
+    os.truncate(file, keep if keep >= 0 else file.stat().st_size - 1)
+    with pytest.raises(ModelError, match=r"model\.safetensors is truncated"):
+        open_model(single)
+
+
+def test_a_truncated_file_names_the_tensor_that_is_cut(single: Path) -> None:
+    file = single / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(ModelError, match=r"tensor model\.norm\.weight ends at"):
+        open_model(single)
+
+
+def test_a_file_with_bytes_too_many_is_refused(single: Path) -> None:
+    with open(single / "model.safetensors", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(ModelError, match=r"model\.safetensors"):
+        open_model(single)
+
+
+def test_a_file_of_garbage_is_refused(single: Path) -> None:
+    (single / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b'{"a": 17}')
+    with pytest.raises(ModelError, match="is not safetensors"):
+        open_model(single)
+
+
+def test_a_stray_shard_file_is_named(sharded: Path) -> None:
+    shutil.copy(shard_files(sharded)[0], sharded / "model-00077-of-00099.safetensors")
+    with pytest.raises(ModelError, match=r"model-00077-of-00099\.safetensors is stray"):
+        open_model(sharded)
+
+
+def test_shard_files_that_lost_their_index_are_refused(sharded: Path) -> None:
+    (sharded / INDEX).unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
+        open_model(sharded)
+
+
+def test_a_tensor_that_isnt_where_the_index_says_is_named(sharded: Path) -> None:
+    places = json.loads((sharded / INDEX).read_text())["weight_map"]
+    change(sharded / INDEX, weight_map=places | {"model.norm.weight": shard_files(sharded)[0].name})
+    with pytest.raises(ModelError, match=r"00001-of-.*lacks tensor model\.norm\.weight"):
+        open_model(sharded)
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "/etc/passwd", "weights.bin", 7])
+def test_an_index_that_names_other_places_is_refused(sharded: Path, file: object) -> None:
+    change(sharded / INDEX, weight_map={"model.norm.weight": file})
+    with pytest.raises(ModelError, match=INDEX.replace(".", r"\.")):
+        open_model(sharded)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"model_type": "gpt_neox"}, "'gpt_neox' isn't supported; llama is"),
+        ({"model_type": None}, "isn't supported"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "rope type 'dynamic'"),
+        ({"hidden_size": "wide"}, "can't be used"),
+        ({"num_attention_heads": 7}, "can't be used"),
+    ],
+)
+def test_a_config_that_isnt_served_is_refused_by_name(single: Path, fields: dict[str, object], words: str) -> None:
+    change(single / "config.json", **fields)
+    with pytest.raises(ModelError, match=words):
+        open_model(single)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000])
+def test_a_config_that_cannot_be_read_is_refused(single: Path, text: str) -> None:
+    (single / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        open_model(single)
+
+
+def test_a_conversion_keeps_its_sources_fingerprint(single: Path) -> None:
+    (single / "meshnet.json").write_text('{"fingerprint": "f00d", "source": "a GGUF"}')
+    assert open_model(single).fingerprint == "f00d"
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"), [("model.layers.12.mlp.up_proj.weight", 12), ("lm_head.weight", None), ("layers.0.x", 0)]
+)
+def test_a_tensors_name_tells_its_layer(name: str, layer: int | None) -> None:
+    assert layer_of(name) == layer
+
+
+@pytest.fixture(autouse=True)
+def _unchanged(tiny_path: Path, sharded_source: Path) -> Iterator[None]:
+    """Tests break copies, never what they share."""
+    before = [(file, file.stat().st_mtime_ns) for folder in (tiny_path, sharded_source) for file in folder.iterdir()]
+    yield
+    assert all(file.stat().st_mtime_ns == at for file, at in before)

@@ -1,0 +1,41 @@
+"""The system programs the tests use: which are missing, and the Debian packages that bring them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+PACKAGES = {  # program: Debian package
+    "nginx": "nginx-light",  # TLS in front of the site, as in a deployment
+}
+
+
+def missing() -> dict[str, str]:
+    path = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+    return {program: package for program, package in PACKAGES.items() if shutil.which(program, path=path) is None}
+
+
+def install(packages: list[str]) -> int:
+    sudo = [] if os.geteuid() == 0 else ["sudo"]
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run([*sudo, "apt-get", "update", "-qq"], check=True, env=environment)
+    return subprocess.run(
+        [*sudo, "apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env=environment
+    ).returncode
+
+
+def main(arguments: list[str]) -> int:
+    lacking = missing()
+    if not lacking:
+        return 0
+    if "--install" in arguments:
+        return install(sorted(lacking.values()))
+    print(f"Missing: {', '.join(lacking)}. Install with: make services", file=sys.stderr)
+    print(f"(that is: apt-get install {' '.join(sorted(lacking.values()))})", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

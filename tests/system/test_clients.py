@@ -1,0 +1,151 @@
+"""What users see who bring the official `openai` package or a raw HTTP client to a model split over two nodes."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.lab.site import Site, assemble, events
+
+MODEL = "smollm-pair"
+EMOJI = "Repeat exactly: 👩‍👩‍👧‍👦 한국어 漢字 é"
+
+
+@pytest.fixture(scope="module")
+def pair(site: Site, smollm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """SmolLM2 over two nodes that nobody can reach."""
+    link = tmp_path_factory.mktemp("pair") / MODEL
+    link.symlink_to(smollm, target_is_directory=True)
+    with site.mesh(link, ["0:15", "15:30"]):
+        yield site
+
+
+@pytest.fixture
+def client(pair: Site) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{pair.url}/v1", api_key=pair.api_key, max_retries=0, timeout=60) as made:
+        yield made
+
+
+def test_the_openai_client_streams_with_usage(client: openai.OpenAI) -> None:
+    stream = client.chat.completions.create(
+        model=MODEL,
+        messages=[{"role": "user", "content": "What is the capital of France?"}],
+        temperature=0,
+        max_tokens=12,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = list(stream)
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "Paris" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert set(reasons[:-1]) == {None}
+    assert reasons[-1] in ("stop", "length")
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens <= 12
+    assert chunks[-1].usage.total_tokens == chunks[-1].usage.prompt_tokens + chunks[-1].usage.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_unstreamed_and_streamed_texts_are_the_same(client: openai.OpenAI, pair: Site) -> None:
+    whole = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "Name three colours."}], temperature=0, max_tokens=20
+    )
+    assert whole.choices[0].message.content == pair.chat(MODEL, "Name three colours.", max_tokens=20).text
+    assert whole.choices[0].message.role == "assistant"
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens > 0
+
+
+def test_the_openai_client_gets_its_own_errors(client: openai.OpenAI, pair: Site) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="nobody-has-it", messages=[{"role": "user", "content": "hi"}])
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "hi"}], frequency_penalty=1)
+    assert refused.value.param == "frequency_penalty"
+    with openai.OpenAI(base_url=f"{pair.url}/v1", api_key="wrong", max_retries=0) as stranger:
+        with pytest.raises(openai.AuthenticationError):
+            stranger.models.list()
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_the_stream_opens(client: openai.OpenAI, pair: Site) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "word " * 9000}], stream=True)
+    assert refused.value.code == "context_length_exceeded"
+    assert pair.chat(MODEL, "Still there?", max_tokens=3).ids
+
+
+def test_a_stream_never_shows_half_a_character(pair: Site) -> None:
+    streamed = pair.chat(MODEL, EMOJI, max_tokens=40)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": EMOJI}], "temperature": 0, "max_tokens": 40}
+    unstreamed = pair.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
+    assert any(len(character.encode()) > 1 for character in streamed.text), "the model repeated nothing of it"
+    assert not any("\ufffd" in delta for delta in streamed.deltas)
+    assert streamed.text == unstreamed
+
+
+def test_each_step_reaches_the_client_as_an_event_of_its_own(pair: Site) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me about rivers."}], "max_tokens": 16}
+    body |= {"stream": True, "temperature": 0, "meshnet": {"trace": True}}
+    with pair.post("/v1/chat/completions", body, stream=True) as response:
+        steps = [event["meshnet"]["ids"] for event in events(response) if event.get("meshnet", {}).get("ids")]
+    assert [len(ids) for ids in steps] == [1] * 16
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("stream", [True, False])
+def test_nothing_of_a_stop_string_reaches_the_client(pair: Site, endpoint: str, stream: bool) -> None:
+    """The stop string is one that no token equals: it begins inside one token of the text and ends inside another."""
+    prompt = "Once upon a time there was"
+    asked = {"messages": [{"role": "user", "content": prompt}]} if "chat" in endpoint else {"prompt": prompt}
+    free = pair.ask(endpoint, {"model": MODEL, "max_tokens": 24, **asked})
+    cut = len("".join(free.deltas[:6]))
+    stop = free.text[cut - 2 : cut + 3]
+    assert len(stop) == 5
+    assert stop not in free.deltas
+    expected = free.text[: free.text.index(stop)]
+
+    body = {"model": MODEL, "max_tokens": 24, "stop": [stop], "temperature": 0, "stream": stream, **asked}
+    with pair.post(endpoint, body, stream=stream) as response:
+        if stream:
+            answer = assemble(events(response))
+            text, reason = answer.text, answer.finish_reason
+        else:
+            choice = response.json()["choices"][0]
+            text, reason = choice.get("text") or choice["message"]["content"], choice["finish_reason"]
+    assert text == expected
+    assert reason == "stop"
+
+
+def test_a_held_stop_prefix_is_flushed_at_the_end(pair: Site) -> None:
+    free = pair.chat(MODEL, "Count to ten.", max_tokens=10)
+    held = pair.chat(MODEL, "Count to ten.", max_tokens=10, stop=[free.text[-3:] + "§§"])
+    assert held.text == free.text
+    assert held.finish_reason == free.finish_reason
+
+
+def test_parameters_act_and_do_not_stick(pair: Site) -> None:
+    greedy = pair.chat(MODEL, "Say something.", max_tokens=12)
+    hot = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=1)
+    other = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=2)
+    narrow = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=2, top_p=1e-6)
+    assert len({tuple(answer.ids) for answer in (greedy, hot, other)}) == 3
+    assert narrow.ids == greedy.ids
+    assert pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=1).ids == hot.ids
+    assert pair.chat(MODEL, "Say something.", max_tokens=12).ids == greedy.ids
+
+
+def test_sequential_and_parallel_chats_do_not_mix(pair: Site) -> None:
+    prompts = [f"Tell me about the number {number}." for number in range(5)]
+    alone = [pair.chat(MODEL, prompt, max_tokens=8 + 3 * index).ids for index, prompt in enumerate(prompts)]
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        tasks = [
+            pool.submit(pair.chat, MODEL, prompt, max_tokens=8 + 3 * index) for index, prompt in enumerate(prompts[:3])
+        ]
+        together = [task.result(60).ids for task in tasks]
+    assert together == alone[:3]

@@ -1,0 +1,107 @@
+"""What a hop costs: the whole model on one node, cut over two that talk directly, and over two through the relay.
+
+All through the same site, with real `runnode` processes of one thread each, the same prompt and number of tokens,
+round by round in turn. Tokens per second are those of decoding: the first token is not counted.
+
+    python -m bench.hops [--quick] [--json]
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.report import finish, median, options, ratio, spread, table
+from nodes import catalog
+from tests.lab.site import Site, events
+
+PROMPT = "Write a long story about a lighthouse keeper who finds a map."
+
+
+@dataclass(frozen=True)
+class Run:
+    tokens_per_s: float
+    ttft_ms: float
+    hop_ms: float  # of the second hop, per step: network, queue and compute
+    compute_ms: float
+
+
+@dataclass
+class Variant:
+    name: str
+    cuts: list[str]
+    reach: tuple[str, ...]
+    path: str
+    runs: list[Run] = field(default_factory=list)
+
+    def figures(self, name: str) -> list[float]:
+        return [getattr(run, name) for run in self.runs]
+
+
+VARIANTS = [
+    Variant("single", ["0:30"], ("--relay-only",), ""),
+    Variant("direct", ["0:15", "15:30"], ("--listen", "auto", "--no-relay"), "direct"),
+    Variant("relay", ["0:15", "15:30"], ("--relay-only",), "relay"),
+]
+
+
+def measure(site: Site, variant: Variant, num_tokens: int) -> Run:
+    """One chat of `num_tokens`, streamed; each event timed as it arrives."""
+    body = {
+        "model": variant.name,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "temperature": 0,
+        "max_tokens": num_tokens,
+        "stream": True,
+        "meshnet": {"trace": True},
+    }
+    times: list[float] = []
+    hops: list[dict[str, Any]] = []
+    started = time.perf_counter()
+    with site.post("/v1/chat/completions", body, stream=True) as response:
+        for event in events(response):
+            trace = event.get("meshnet", {})
+            times += [time.perf_counter()] * len(trace.get("ids", []))
+            hops = trace.get("hops", hops)
+    assert len(times) == num_tokens, f"{variant.name}: {len(times)} tokens instead of {num_tokens}"
+    assert [hop["path"] for hop in hops[1:]] == [variant.path] * (len(variant.cuts) - 1)
+    second = hops[1] if len(hops) > 1 else {"ms_total": 0.0, "compute_ms": 0.0, "steps": 1}
+    return Run(
+        tokens_per_s=(num_tokens - 1) / (times[-1] - times[0]),
+        ttft_ms=(times[0] - started) * 1000,
+        hop_ms=second["ms_total"] / second["steps"],
+        compute_ms=second["compute_ms"] / second["steps"],
+    )
+
+
+def main() -> None:
+    chosen = options(__doc__)
+    rounds, num_tokens = (3, 32) if chosen.quick else (9, 64)
+    model = catalog.ensure("smollm2-135m-instruct")
+    with tempfile.TemporaryDirectory() as folder, Site(Path(folder) / "mesh") as site, ExitStack() as meshes:
+        for variant in VARIANTS:
+            link = Path(folder) / variant.name
+            link.symlink_to(model, target_is_directory=True)
+            meshes.enter_context(site.mesh(link, variant.cuts, *variant.reach))
+        for number in range(rounds + 1):
+            for variant in VARIANTS:
+                run = measure(site, variant, num_tokens)
+                if number:  # the first round warms up
+                    variant.runs.append(run)
+    print(table(["", "tokens/s", "ttft ms", "hop ms per step", "of it compute"], [row(v) for v in VARIANTS]))
+    single, direct, relay = (variant.figures("tokens_per_s") for variant in VARIANTS)
+    finish({"direct_over_single": ratio(direct, single), "relay_over_single": ratio(relay, single)}, chosen.json)
+
+
+def row(variant: Variant) -> list[str]:
+    per_step = [f"{median(variant.figures(name)):.2f}" for name in ("hop_ms", "compute_ms")]
+    spreads = [spread(variant.figures(name)) for name in ("tokens_per_s", "ttft_ms")]
+    return [variant.name, *spreads, *(per_step if variant.path else ["", ""])]
+
+
+if __name__ == "__main__":
+    main()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import finish, median, options, ratio, spread, table
-from nodes import catalog
+from tests.lab.processes import manage
 from tests.lab.site import Site, events
 
 PROMPT = "Write a long story about a lighthouse keeper who finds a map."
@@ -80,8 +80,8 @@ def measure(site: Site, variant: Variant, num_tokens: int) -> Run:
 
 def main() -> None:
     chosen = options(__doc__)
-    rounds, num_tokens = (3, 32) if chosen.quick else (9, 64)
-    model = catalog.ensure("smollm2-135m-instruct")
+    rounds, num_tokens = (3, 24) if chosen.quick else (9, 64)
+    model = Path(manage("fetchmodel", "smollm2-135m-instruct").splitlines()[-1])
     with tempfile.TemporaryDirectory() as folder, Site(Path(folder) / "mesh") as site, ExitStack() as meshes:
         for variant in VARIANTS:
             link = Path(folder) / variant.name

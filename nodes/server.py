@@ -27,6 +27,7 @@ StartResponse = Callable[[str, list[tuple[str, str]]], object]
 NUM_THREADS = MAX_CHATS + 8  # chats hold one each for their whole life; steps get the rest
 MAX_HTTP_HEADER_BYTES = 2 * wire.MAX_META_BYTES
 MAX_KEPT_CONNECTIONS = 256
+TICK_S = 0.1  # how soon the server notices that it shall stop
 READ_DEADLINE_S = 10  # of a request, between two reads
 ANSWER_DEADLINE_S = wire.MAX_DEADLINE_S + 5
 
@@ -41,6 +42,7 @@ class NodeServer:
         )
         self._server.max_request_header_size = MAX_HTTP_HEADER_BYTES
         self._server.max_request_body_size = 2 * wire.MAX_BODY_BYTES  # ours says 413 below that, with an envelope
+        self._server.expiration_interval = TICK_S
         self._server.keep_alive_conn_limit = MAX_KEPT_CONNECTIONS
         self._thread = threading.Thread(target=self._server.serve, name="http", daemon=True)
 
@@ -59,7 +61,7 @@ class NodeServer:
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         if self.api is None:
-            return _send(wire.error_response("http", Code.BUSY, "this node is still loading"), start_response)
+            return _send(wire.error_response("http", Code.DRAINING, "this node is still loading"), start_response)
         try:
             request = _request(environ)
         except WireError as error:

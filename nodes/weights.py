@@ -78,13 +78,17 @@ class ModelFolder:
         return fingerprint.of_folder(self.path, [*_weight_files(self.path), *_TEXT_FILES])
 
     def num_elements(self, start_layer: int, end_layer: int) -> int:
-        """Numbers in the tensors of these layers, with the embedding for the first and the head for the last."""
-        ends = start_layer == 0 or end_layer == self.num_layers
-        return sum(
-            tensor.num_elements
-            for name, tensor in self.tensors.items()
-            if (ends if (layer := layer_of(name)) is None else start_layer <= layer < end_layer)
-        )
+        """Numbers in the tensors that a shard of these layers holds."""
+        is_tail = end_layer == self.num_layers
+        has_embedding = start_layer == 0 or (is_tail and self.config.tie_word_embeddings)
+
+        def is_held(name: str) -> bool:
+            layer = layer_of(name)
+            if layer is not None:
+                return start_layer <= layer < end_layer
+            return has_embedding if ".embed_tokens." in name else is_tail
+
+        return sum(tensor.num_elements for name, tensor in self.tensors.items() if is_held(name))
 
 
 def layer_of(name: str) -> int | None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
-from nodes.weights import INDEX, ModelError, layer_of, open_model
+from nodes.shard import load_shard
+from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, open_model
 from tests.nodes.models import make_tiny_llama
 
 
@@ -50,13 +51,12 @@ def test_it_tells_what_a_model_is(single: Path) -> None:
     assert folder.tensors["model.layers.0.self_attn.k_proj.weight"].num_elements == 32 * 64
 
 
-def test_it_counts_what_a_shard_needs(single: Path) -> None:
-    folder = open_model(single)
-    layer = folder.num_elements(2, 3)
-    assert layer == 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96 + 2 * 64
-    ends = 2 * 300 * 64 + 64
-    assert folder.num_elements(0, 6) == 6 * layer + ends
-    assert folder.num_elements(0, 2) == 2 * layer + ends
+@pytest.mark.parametrize("name", ["tiny", "tiny_tied"])
+@pytest.mark.parametrize("layers", [(0, 6), (0, 2), (2, 3), (4, 6)])
+def test_it_counts_what_a_shard_holds(name: str, layers: tuple[int, int], request: pytest.FixtureRequest) -> None:
+    folder: ModelFolder = request.getfixturevalue(name)
+    held = sum(tensor.numel() for tensor in load_shard(folder, *layers)._model.parameters())
+    assert folder.num_elements(*layers) == held
 
 
 def test_a_model_in_several_files_opens(sharded: Path) -> None:

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.backoff import Backoff
+from nodes.membership import Membership, NoCredential
+from nodes.registration import Standing, Tracker, TrackerRefused, TrackerUnreachable
+from nodes.state import NodeState
+
+from tests.nodes.meshes import shared_tls
+from tests.nodes.test_registration import FACTS
+from tests.nodes.trackers import Answer, MiniTracker, refusal, registered, standing
+
+
+class Joining:
+    """A membership with next to no pauses, its tracker and its state."""
+
+    def __init__(self, folder: Path, site: MiniTracker, key: str | None, join_token: str = "join.token") -> None:
+        self.site, self.stopping = site, threading.Event()
+        self.state = NodeState(folder)
+        self.state.open()
+        if key:
+            self.state.write_key(key)
+        self.tracker = Tracker(site.url, shared_tls())
+        self.heard: list[Standing] = []
+        self.membership = Membership(
+            self.tracker,
+            self.state,
+            FACTS,
+            join_token,
+            self.stopping,
+            Backoff(0.02, 0.02),
+            first_deadline_s=0.3,
+            revoked_pause_s=0.02,
+        )
+        self.membership.hear = self.heard.append
+
+    def close(self) -> None:
+        self.stopping.set()
+        self.membership._wake.set()
+        if self.membership._thread.is_alive():
+            self.membership._thread.join(10)
+        self.tracker.close()
+        self.state.close()
+
+
+Make = Callable[..., Joining]
+
+
+@pytest.fixture
+def site() -> Iterator[MiniTracker]:
+    with MiniTracker() as started:
+        yield started
+
+
+@pytest.fixture
+def joining(tmp_path: Path, site: MiniTracker) -> Iterator[Make]:
+    made: list[Joining] = []
+
+    def make(key: str | None = None, **options: Any) -> Joining:
+        made.append(Joining(tmp_path / "state", site, key, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def answers(*sequence: Answer) -> Callable[[str], Answer]:
+    """One after the other; the last one stays."""
+    left = list(sequence)
+    return lambda verb: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_a_node_joins_with_its_token_and_keeps_the_key_it_gets(joining: Make, site: MiniTracker) -> None:
+    node = joining()
+    registration = node.membership.join()
+
+    assert registration
+    assert site.asked[0][:2] == ("register", "join.token")
+    assert node.state.read_key() == "n.k"
+    assert node.membership.approved.is_set()
+    assert node.heard
+
+
+def test_the_next_time_it_comes_with_its_key(joining: Make, site: MiniTracker) -> None:
+    joining(key="old.key").membership.join()
+
+    assert site.asked[0][:2] == ("register", "old.key")
+
+
+def test_a_key_that_the_tracker_doesnt_know_is_replaced_by_joining_again(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers(refusal(401, "unauthorized"), registered(node_key="new.key"))
+    node = joining(key="old.key")
+    node.membership.join()
+
+    assert [credential for _, credential, _ in site.asked] == ["old.key", "join.token"]
+    assert node.state.read_key() == "new.key"
+
+
+def test_without_key_and_token_it_says_what_to_give(joining: Make) -> None:
+    with pytest.raises(NoCredential, match="--join-token"):
+        joining(join_token="").membership.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(401, "unauthorized"), (401, "revoked"), (409, "fingerprint_mismatch"), (409, "name_taken"), (426, "upgrade"), (400, "x")],
+)
+def test_a_refused_join_ends_at_once(joining: Make, site: MiniTracker, status: int, code: str) -> None:
+    site.answer = lambda verb: refusal(status, code, "that is why")
+    with pytest.raises(TrackerRefused, match="that is why"):
+        joining().membership.join()
+    assert len(site.asked) == 1
+
+
+def test_a_tracker_that_fails_at_first_is_tried_again(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers((500, b""), (502, b""), registered(node_key="n.k"))
+
+    assert joining().membership.join()
+    assert len(site.asked) == 3
+
+
+def test_at_first_start_a_tracker_that_cant_be_reached_is_given_up(joining: Make, site: MiniTracker) -> None:
+    site.answer = lambda verb: (500, b"")
+    started = time.monotonic()
+    with pytest.raises(TrackerUnreachable):
+        joining().membership.join()
+    assert time.monotonic() - started < 5
+    assert len(site.asked) > 2
+
+
+def test_told_to_stop_it_doesnt_join(joining: Make, site: MiniTracker) -> None:
+    site.answer = lambda verb: (500, b"")
+    node = joining()
+    threading.Timer(0.05, node.stopping.set).start()
+
+    assert node.membership.join() is None
+
+
+def test_a_revoked_key_is_tried_three_times_and_then_it_ends(joining: Make, site: MiniTracker) -> None:
+    site.answer = lambda verb: refusal(401, "revoked", "the key was revoked")
+    with pytest.raises(TrackerRefused, match="revoked"):
+        joining(key="old.key").membership.join()
+    assert len(site.asked) == 3
+
+
+def test_a_key_revoked_while_it_runs_is_tried_three_times_and_then_it_stops(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.answer = lambda verb: registered() if verb == "register" else refusal(401, "revoked", "revoked by the operator")
+    node = joining(key="old.key")
+    node.membership.join()
+    node.membership.start()
+
+    assert node.stopping.wait(10)
+    assert isinstance(node.membership.failure, TrackerRefused)
+    assert site.verbs.count("heartbeat") == 3
+    assert "revoked by the operator (try 1 of 3)" in caplog.text
+    assert not node.membership.approved.is_set()
+
+
+def test_a_key_that_becomes_unknown_while_it_runs_ends_it(joining: Make, site: MiniTracker) -> None:
+    site.answer = lambda verb: registered() if verb == "register" else refusal(401, "unauthorized")
+    node = joining(key="old.key")
+    node.membership.join()
+    node.membership.start()
+
+    assert node.stopping.wait(10)
+    assert site.verbs.count("heartbeat") == 1
+
+
+def test_a_node_that_waits_for_approval_says_so_once_and_goes_on_when_it_comes(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.answer = answers(
+        registered(status="pending", node_key="n.k"), standing(status="pending"), standing(status="pending"), standing()
+    )
+    node = joining()
+    with caplog.at_level(logging.INFO):
+        node.membership.join()
+        assert not node.membership.approved.is_set()
+        node.membership.start()
+        assert node.membership.approved.wait(10)
+    assert caplog.text.count("Waiting for approval") == 1
+    assert caplog.text.count("Approved") == 1
+
+
+def test_a_running_node_outlives_its_tracker(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.answer = answers(registered(node_key="n.k"), (500, b""), (503, b""), (500, b""), standing())
+    node = joining()
+    with caplog.at_level(logging.INFO):
+        node.membership.join()
+        node.membership.start()
+        site.wait_for("heartbeat", 5)
+    assert not node.stopping.is_set()
+    assert caplog.text.count("The tracker can't be reached") == 1
+    assert caplog.text.count("The tracker is back") == 1
+
+
+def test_a_lease_that_the_tracker_ended_is_begun_anew(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers(registered(node_key="n.k"), refusal(409, "not_registered"), registered(), standing())
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    site.wait_for("heartbeat", 2)
+
+    assert site.verbs[:3] == ["register", "heartbeat", "register"]
+    assert site.asked[2][1] == "n.k"
+
+
+def test_each_answer_is_heard_and_each_heartbeat_brings_news(joining: Make, site: MiniTracker) -> None:
+    node = joining()
+    node.membership.news = lambda: {"state": "serving", "cached_tokens": 7}
+    node.membership.join()
+    node.membership.start()
+    site.wait_for("heartbeat", 2)
+
+    assert site.asked[1][2] == {"state": "serving", "cached_tokens": 7}
+    assert len(node.heard) >= 2
+
+
+def test_leaving_ends_the_lease(joining: Make, site: MiniTracker) -> None:
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    node.membership.leave()
+    num_asked = len(site.asked)
+
+    assert site.asked[-1][:2] == ("unregister", "n.k")
+    assert not node.membership._thread.is_alive()
+    assert len(site.asked) == num_asked
+
+
+def test_a_tracker_that_cant_be_told_doesnt_hold_the_node(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = joining()
+    node.membership.join()
+    site.answer = lambda verb: (500, b"")
+    node.membership.leave()
+
+    assert "couldn't be told" in caplog.text
+
+
+def test_an_endpoint_is_looked_at_as_soon_as_it_answers(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.answer = answers(
+        registered(node_key="n.k", heartbeat_s=0.2, endpoint_error="status 503"),
+        standing(endpoint_error="refused"),
+        standing(),
+    )
+    node = joining()
+    object.__setattr__(FACTS, "endpoint", "http://127.0.0.1:1")
+    try:
+        node.membership.join()
+        assert "503" not in caplog.text  # nothing could be there yet
+        node.membership.start()
+        node.membership.serving()
+        assert node.membership.endpoint_tried.wait(10)
+        assert node.membership.endpoint_proved.wait(10)
+    finally:
+        object.__setattr__(FACTS, "endpoint", None)
+    assert "can't use this node's endpoint: refused" in caplog.text

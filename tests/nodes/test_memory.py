@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from nodes import memory
+from nodes.memory import DoesNotFit
+
+GIB = 2**30
+
+
+def test_caches_get_a_share_of_what_the_weights_leave() -> None:
+    weights = 500_000_000  # numbers, two bytes each
+    tokens = memory.room_for_tokens(weights, "bfloat16", 10_000, available=4 * GIB)
+
+    left = 4 * GIB - 2 * weights - memory.WORKING_BYTES
+    assert tokens == int(left * memory.CACHE_SHARE / 10_000)
+
+
+def test_weights_take_twice_as_much_in_float32() -> None:
+    half, whole = (memory.room_for_tokens(10**8, dtype, 50_000, 2 * GIB) for dtype in ("bfloat16", "float32"))
+
+    assert half > whole
+
+
+def test_what_doesnt_fit_says_what_is_needed_and_what_there_is() -> None:
+    with pytest.raises(DoesNotFit, match=r"need \d+\.\d GiB of memory in bfloat16, and 1\.0 GiB are free"):
+        memory.room_for_tokens(10**9, "bfloat16", 10_000, GIB)
+
+
+def test_where_memory_cant_be_known_it_is_tried() -> None:
+    assert memory.room_for_tokens(10**12, "bfloat16", 10_000, available=0) == memory.MAX_CACHED_TOKENS
+
+
+def test_a_token_weighs_keys_and_values_of_every_layer() -> None:
+    config = SimpleNamespace(num_key_value_heads=3, num_attention_heads=9, hidden_size=576, head_dim=64)
+
+    assert memory.cache_bytes_per_token(config, 30, "bfloat16") == 2 * 30 * 3 * 64 * 2
+    bare = SimpleNamespace(num_attention_heads=9, hidden_size=576)
+    assert memory.cache_bytes_per_token(bare, 1, "float32") == 2 * 9 * 64 * 4
+
+
+def test_it_reads_what_linux_says(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable:      50 kB\n")
+    assert memory.available_bytes(tmp_path) == 50 * 1024
+
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.current").write_text("1000\n")
+    (group / "memory.max").write_text("max\n")
+    assert memory.available_bytes(tmp_path) == 50 * 1024
+    (group / "memory.max").write_text("3000\n")
+    assert memory.available_bytes(tmp_path) == 2000
+
+
+def test_elsewhere_it_doesnt_know(tmp_path: Path) -> None:
+    assert memory.available_bytes(tmp_path) == 0

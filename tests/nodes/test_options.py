@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes.options import NodeOptions, UsageError, read_options
+from nodes.state import default_folder
+
+LEFT_OUT = dict.fromkeys(
+    ["join_token", "join_token_file", "listen", "name", "state_dir", "threads", "ca_file"], None
+)
+
+
+def read(**given: Any) -> NodeOptions:
+    base = {"tracker": "http://127.0.0.1:8000/", "model": "tiny", "layers": "0:2", "dtype": "bfloat16"}
+    flags = {"relay_only": False, "no_relay": False}
+    return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings")
+
+
+def test_a_short_command_line_is_enough() -> None:
+    options = read(name="my node")
+
+    assert options.tracker_url == "http://127.0.0.1:8000"
+    assert (options.start_layer, options.end_layer) == (0, 2)
+    assert (options.listen, options.uses_relay) == (None, True)
+    assert options.state_folder == default_folder("http://127.0.0.1:8000", "my node")
+    assert options.join_token == "from-settings"
+    assert options.ca_file == "ca-from-settings"
+    assert options.num_threads >= 1
+
+
+def test_a_node_has_a_name_also_when_none_is_given() -> None:
+    assert read().name
+
+
+def test_the_join_token_may_come_from_three_places(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("from-file\n")
+
+    assert read(join_token="given", join_token_file=str(file)).join_token == "given"
+    assert read(join_token_file=str(file)).join_token == "from-file"
+    assert read().join_token == "from-settings"
+
+
+def test_what_is_given_is_taken(tmp_path: Path) -> None:
+    options = read(listen="[::1]:7002", no_relay=True, state_dir=str(tmp_path), threads=3, ca_file="mine.pem")
+
+    assert (options.listen, options.uses_relay) == (("::1", 7002), False)
+    assert (options.state_folder, options.num_threads, options.ca_file) == (tmp_path, 3, "mine.pem")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tracker", "mesh.example.org"),
+        ("tracker", "ftp://mesh.example.org"),
+        ("tracker", "http://"),
+        ("tracker", "http://host:port"),
+        ("layers", "auto"),
+        ("layers", "3"),
+        ("layers", "2:2"),
+        ("layers", "3:1"),
+        ("layers", "-1:2"),
+        ("listen", "7002"),
+        ("listen", "host:"),
+        ("listen", "host:99999"),
+        ("listen", "::1:7002"),
+        ("name", "-x"),
+        ("name", "a/b"),
+        ("name", "a" * 65),
+        ("threads", 0),
+        ("threads", -2),
+        ("join_token_file", "/nowhere/token"),
+    ],
+)
+def test_a_wrong_argument_is_named(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match="--" + name.replace("_", "-")):
+        read(**{name: value})
+
+
+def test_a_node_that_nobody_could_reach_is_refused() -> None:
+    with pytest.raises(UsageError, match="--no-relay needs --listen"):
+        read(no_relay=True)

@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
-import logging
 import re
 import threading
-from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
-from typing import Any, Literal
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Literal
 
-from nodes import activations
+from nodes.answers import answer_now, answer_of, json_answer, step_answer
 from nodes.chat import Chat, Head, Order
 from nodes.completion import CompletionError
 from nodes.deadline import Deadline
-from nodes.engine import Engine, EngineError, StepResult
+from nodes.engine import Engine
 from nodes.events import Answer
-from nodes.sessions import Busy, Missing, Stale
 from nodes.steps import Layers, StepHeaders, integer, required, session_of
 from nodes.tickets import TicketBook
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop, Ticket, decode_route
 from relay.wire import Code, WireError
-
-logger = logging.getLogger(__name__)
 
 Door = Literal["http", "relay"]
 
@@ -67,14 +62,14 @@ class NodeApi:
             _check_headers(request.headers)
             session = wire.check_served(request.method, request.path)
             if request.path == "/health":
-                return _now(self._health(request, door))
+                return answer_now(self._health(request, door))
             if session:
                 return self._delete(request, session, sender)
             if request.path == "/forward":
                 return self._forward(request, sender)
             return self._begin_chat(request, sender)
         except WireError as error:
-            return _now(wire.error_response(request.request_id, error.code, error.message))
+            return answer_now(wire.error_response(request.request_id, error.code, error.message))
 
     def drain(self, deadline: Deadline) -> None:
         """Refuses new chats and ends those that run after the step in hand. Steps go on until the engine stops."""
@@ -100,7 +95,7 @@ class NodeApi:
         if step.sampling is not None:
             self._book.spend(step.session, step.position + step.shape[1])
         worked = self._engine.submit(for_engine)
-        return _then(worked, request, lambda result: _step_answer(result, request.request_id, step.dtype, is_tail))
+        return answer_of(worked, request, lambda result: step_answer(result, request.request_id, step.dtype, is_tail))
 
     def _delete(self, request: wire.Request, session: str, sender: str | None) -> Future[Answer]:
         epoch = integer(request.headers, names.EPOCH)
@@ -109,9 +104,9 @@ class NodeApi:
 
         def done(_: object) -> wire.Response:
             self._book.close(ticket)
-            return _json_answer(request.request_id, {})
+            return json_answer(request.request_id, {})
 
-        return _then(closed, request, done)
+        return answer_of(closed, request, done)
 
     def _health(self, request: wire.Request, door: Door) -> wire.Response:
         layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}
@@ -120,7 +115,7 @@ class NodeApi:
         answer = {"state": state, "model": self.model_name, **layers, **load, "chats": self.num_chats}
         nonce = request.headers.get(names.NONCE, "")
         proof = {names.PROOF: prove(self._node_key, nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}
-        return _json_answer(request.request_id, answer, proof)
+        return json_answer(request.request_id, answer, proof)
 
     def _begin_chat(self, request: wire.Request, sender: str | None) -> Future[Answer]:
         if self._head is None:
@@ -195,61 +190,3 @@ def _deadline(request: wire.Request) -> Deadline:
         asked_ms = min(asked_ms, request.deadline_ms)
     seconds = min(asked_ms / 1000, wire.MAX_DEADLINE_S)
     return Deadline.after(max(seconds - TELLING_S, 0.9 * seconds))
-
-
-def _step_answer(result: StepResult, request_id: str, dtype: str, is_tail: bool) -> wire.Response:
-    times = {names.QUEUE_MS: f"{result.queue_ms:.3f}", names.COMPUTE_MS: f"{result.compute_ms:.3f}"}
-    if is_tail or result.hidden is None:
-        return _json_answer(request_id, {"token_ids": list(result.token_ids)}, times)
-    shape = activations.format_shape(result.hidden.shape)
-    about = {"content-type": "application/octet-stream", names.SHAPE: shape, names.DTYPE: dtype}
-    return wire.Response(request_id, 200, about | times, activations.encode(result.hidden, dtype))
-
-
-def _then(work: Future[Any], request: wire.Request, answer: Callable[[Any], wire.Response]) -> Future[Answer]:
-    """The answer to a request that the engine works on; made on the engine's thread, in microseconds."""
-    answered: Future[Answer] = Future()
-
-    def unwanted(answered: Future[Answer]) -> None:
-        if answered.cancelled():
-            work.cancel()
-
-    def done(work: Future[Any]) -> None:
-        if not answered.set_running_or_notify_cancel():
-            return
-        try:
-            answered.set_result(answer(work.result()))
-        except (Stale, Missing, Busy, EngineError, CancelledError) as error:
-            answered.set_result(_engine_error(request.request_id, error))
-        except Exception:
-            logger.exception("a step failed")
-            answered.set_result(wire.error_response(request.request_id, Code.INTERNAL, "the node failed"))
-
-    answered.add_done_callback(unwanted)
-    work.add_done_callback(done)
-    return answered
-
-
-def _engine_error(request_id: str, error: BaseException) -> wire.Response:
-    match error:
-        case Stale():
-            return wire.error_response(request_id, Code.STALE, str(error))
-        case Missing():
-            cached = {names.CACHED: str(error.cached_tokens)}
-            return wire.error_response(request_id, Code.MISSING, str(error), cached)
-        case Busy():
-            return wire.error_response(request_id, Code.BUSY, str(error))
-        case CancelledError():
-            return wire.error_response(request_id, Code.DRAINING, "this node is shutting down")
-    return wire.error_response(request_id, Code.INTERNAL, str(error))
-
-
-def _json_answer(request_id: str, content: dict[str, Any], headers: Mapping[str, str] | None = None) -> wire.Response:
-    kind = {"content-type": "application/json"}
-    return wire.Response(request_id, 200, kind | dict(headers or {}), json.dumps(content).encode())
-
-
-def _now(response: wire.Response) -> Future[Answer]:
-    answered: Future[Answer] = Future()
-    answered.set_result(response)
-    return answered

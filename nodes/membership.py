@@ -14,7 +14,15 @@ from typing import Any
 
 from nodes.backoff import Backoff
 from nodes.deadline import Deadline
-from nodes.registration import NodeFacts, Registration, Standing, Tracker, TrackerRefused, TrackerUnreachable
+from nodes.registration import (
+    NodeFacts,
+    Registration,
+    Standing,
+    Tracker,
+    TrackerRefused,
+    TrackerUnreachable,
+    TrackerUntrusted,
+)
 from nodes.state import NodeState
 
 logger = logging.getLogger(__name__)
@@ -71,7 +79,7 @@ class Membership:
             try:
                 return self._register()
             except TrackerUnreachable as error:
-                if deadline.is_over:
+                if deadline.is_over or isinstance(error, TrackerUntrusted):
                     raise
                 pause_s = min(self._backoff.next_s(), deadline.left_s())
                 logger.warning("The tracker can't be reached: %s; trying again in %.1f s", error, pause_s)
@@ -175,8 +183,8 @@ class Membership:
         self.hear(standing)
         self._say_endpoint(standing.endpoint_error)
         if standing.is_approved and not self.approved.is_set():
-            self.approved.set()
             logger.info("Approved")
+            self.approved.set()
         elif not standing.is_approved and not self._was_told_to_wait:
             logger.warning("Waiting for approval: ask the site's operator to approve node %s", self._facts.name)
             self._was_told_to_wait = True

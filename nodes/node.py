@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import logging
-import socket
 import ssl
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
-from nodes import memory
 from nodes.api import NodeApi
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
+from nodes.facts import address_towards, model_name, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
-from nodes.registration import ModelFacts, NodeFacts, Registration, Standing, Tracker
+from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
 from nodes.shard import Shard, load_shard
 from nodes.sockets import tls_context
@@ -67,9 +64,9 @@ class Node:
     def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
         options = self._options
         folder = open_model(options.model, logger.info)
-        max_cached_tokens = _room(options, folder)
+        max_cached_tokens = room_for_caches(options, folder)
         endpoint = self._listen()
-        facts = _facts(options, folder, endpoint)
+        facts = node_facts(options, folder, endpoint)
         membership = Membership(tracker, state, facts, options.join_token, self._stopping)
         membership.hear = lambda standing: self._clock.set(standing.now)
         membership.news = self._news
@@ -94,7 +91,7 @@ class Node:
         max_cached_tokens: int,
         tls: ssl.SSLContext,
     ) -> None:
-        model_name = _model_name(self._options.model)
+        name = model_name(self._options.model)
         shard = _load(folder, registration, self._options)
         self._engine = Engine(shard, max_cached_tokens)
         self._engine.start()
@@ -106,7 +103,7 @@ class Node:
         if shard.is_head:
             tokenizer = Tokenizer.load(folder)
             head = Head(registration.peer_id, shard.width, shard.context_length, self._engine, tokenizer, dialler)
-        self._api = NodeApi(model_name, _layers(shard), self._engine, book, head, registration.node_key)
+        self._api = NodeApi(name, _layers(shard), self._engine, book, head, registration.node_key)
         if not self._wait(membership.approved):
             return
         if self._server:
@@ -118,7 +115,7 @@ class Node:
             self._bridge.start()
         if not self._wait_until_reachable(membership):
             return
-        logger.info("Ready: layers %d–%d of %s", shard.start_layer, shard.end_layer - 1, model_name)
+        logger.info("Ready: layers %d–%d of %s", shard.start_layer, shard.end_layer - 1, name)
         self._stopping.wait()
 
     def _hear(self, standing: Standing, book: TicketBook) -> None:
@@ -152,7 +149,7 @@ class Node:
             raise UsageError(f"--listen {host}:{port}: {error.strerror or error}") from None
         self._server = server
         if bound_host in ("0.0.0.0", "::"):
-            bound_host = _address_towards(self._options.tracker_url)
+            bound_host = address_towards(self._options.tracker_url)
         shown = f"[{bound_host}]" if ":" in bound_host else bound_host
         logger.info("Listening on http://%s:%d", shown, bound_port)
         return f"http://{shown}:{bound_port}"
@@ -172,40 +169,6 @@ class Node:
             self._engine.stop(deadline.left_s())
         if self._bridge:
             self._bridge.stop(Deadline.after(CLOSE_DEADLINE_S))
-
-
-def _room(options: NodeOptions, folder: ModelFolder) -> int:
-    """Tokens that caches may hold. Raises UsageError, memory.DoesNotFit."""
-    start, end = options.start_layer, options.end_layer
-    if end > folder.num_layers:
-        raise UsageError(f"--layers {start}:{end}: {_model_name(options.model)} has layers 0:{folder.num_layers}")
-    per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
-    available = memory.available_bytes()
-    try:
-        return memory.room_for_tokens(folder.num_elements(start, end), options.dtype, per_token, available)
-    except memory.DoesNotFit as error:
-        raise memory.DoesNotFit(f"layers {start}–{end - 1} of {_model_name(options.model)} {error}") from None
-
-
-def _facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) -> NodeFacts:
-    model = ModelFacts(
-        name=_model_name(options.model),
-        fingerprint=folder.fingerprint,
-        num_layers=folder.num_layers,
-        hidden_size=folder.hidden_size,
-        context_length=folder.context_length,
-    )
-    return NodeFacts(
-        name=options.name,
-        model=model,
-        start_layer=options.start_layer,
-        end_layer=options.end_layer,
-        relay=options.uses_relay,
-        endpoint=endpoint,
-        memory_bytes=memory.available_bytes(),
-        threads=options.num_threads,
-        dtype=options.dtype,
-    )
 
 
 def _load(folder: ModelFolder, registration: Registration, options: NodeOptions) -> Shard:
@@ -228,28 +191,8 @@ def _layers(shard: Shard) -> Layers:
     )
 
 
-def _model_name(model: str) -> str:
-    """As users ask for it: the folder's own name, also where that is a link, or the catalogue's."""
-    path = Path(model)
-    return path.name if path.name not in ("", "..") else path.resolve().name
-
-
 def _tls(ca_file: str) -> ssl.SSLContext:
     try:
         return tls_context(ca_file)
     except OSError as error:  # an SSLError is one
         raise UsageError(f"--ca-file {ca_file} can't be used: {error.strerror or error}") from None
-
-
-def _address_towards(tracker_url: str) -> str:
-    """This machine's address on the way to the tracker. Sends nothing: a datagram socket only looks up the route."""
-    parts = urlsplit(tracker_url)
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return socket.gethostname()

@@ -20,10 +20,15 @@ logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5.0, 10.0  # the tracker may probe an endpoint before it answers
 MAX_ANSWER_BYTES = 256 * 1024
+_TLS_HINT = "; where a private authority signed its certificate, name that with --ca-file"
 
 
 class TrackerUnreachable(Exception):
     """No answer, or one that says "later": try again."""
+
+
+class TrackerUntrusted(TrackerUnreachable):
+    """Its certificate can't be verified, which trying again alone won't mend."""
 
 
 class TrackerRefused(Exception):
@@ -156,7 +161,10 @@ class Tracker:
                 allow_redirects=False,
             )
         except requests.RequestException as error:
-            raise TrackerUnreachable(f"{self.url}: {_innermost(error)}") from None
+            cause = _innermost(error)
+            if isinstance(cause, ssl.SSLCertVerificationError):
+                raise TrackerUntrusted(f"{self.url}: {_words(cause)}{_TLS_HINT}") from None
+            raise TrackerUnreachable(f"{self.url}: {_words(cause)}") from None
         answer = _json_object(response)
         if response.status_code == 200 and answer is not None:
             return answer
@@ -198,8 +206,12 @@ def _json_object(response: requests.Response) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _innermost(error: BaseException) -> str:
+def _innermost(error: BaseException) -> BaseException:
     """The cause at the bottom: "Connection refused", not the four libraries it came through."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
+    return error
+
+
+def _words(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -60,6 +60,8 @@ async def proxy_chat(chat: Chat, silence_s: float = SILENCE_S) -> AsyncGenerator
         if chat.answer.finish_reason is None:
             raise ApiError(502, "the node at the head of the route ended its answer too early", code="bad_gateway")
         outcome.state = ChatSession.State.DONE
+        reason, num_tokens = chat.answer.finish_reason, chat.answer.completion_tokens
+        logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
     except ApiError as error:
         logger.warning("session %s failed: %s: %s", chat.short_id, error.code, error.message)
         outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""

@@ -6,6 +6,7 @@ registering once: it brings the row up to date.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -23,6 +24,8 @@ from tracker.errors import ApiError
 from tracker.models import JoinToken, LanguageModel, Node, Shard
 from tracker.models.keys import find_by_credential
 from tracker.node_schemas import Heartbeat, Registration
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) 
         raise ApiError(409, f"another node here is called {wanted.name}: {hint}", code="name_taken") from None
     if has_other_model:
         forget(node.peer_id)  # the relay let it in as a peer of the former one's nodes
+    how = "joined" if node_key else "registered"
+    logger.info("node %s %s: %s of %s, %s", node.name, how, node.shard, node.model.name, node.status)
     check_endpoint(node, now)
     return _answer(node, now) | ({"node_key": node_key.text} if node_key else {})
 
@@ -104,6 +109,8 @@ def check_endpoint(node: Node, now: datetime) -> None:
         node.endpoint_address = _proved_address(node)
         node.endpoint_proved_until, node.endpoint_error = now + timedelta(seconds=node.lease_s), ""
     except EndpointRefused as error:  # an earlier proof stays good until its end: one lost answer is no reason
+        if node.endpoint_error != str(error)[:300]:
+            logger.warning("node %s: its endpoint isn't used: %s", node.name, error)
         node.endpoint_error = str(error)[:300]
     node.save(update_fields=["endpoint_address", "endpoint_proved_until", "endpoint_error"])
 

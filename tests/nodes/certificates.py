@@ -6,7 +6,6 @@ import ssl
 from pathlib import Path
 
 from nodes.sockets import tls_context
-
 from tests.lab.terminator import make_certificates
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
+
 from nodes.engine import EngineError, Step, StepResult
 from nodes.sessions import Sessions
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from nodes.api import Door, NodeApi
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
@@ -28,7 +29,6 @@ from nodes.tickets import TicketBook, TrackerClock
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop, Ticket, encode_route, encode_ticket
-
 from tests.nodes.engines import VOCAB, WIDTH, FakeEngine, count_up
 from tests.nodes.models import make_tokenizer
 from tests.nodes.relays import MiniRelay, key_of
@@ -149,9 +149,7 @@ class Mesh:
             self.relay = self._stack.enter_context(MiniRelay())
         num_layers = self.cuts[-1][1]
         self.nodes = [
-            TestNode(
-                number, cut, num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls
-            )
+            TestNode(number, cut, num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls)
             for number, cut in enumerate(self.cuts, 1)
         ]
         for node in self.nodes:

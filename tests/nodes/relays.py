@@ -9,7 +9,6 @@ import ssl
 import threading
 
 from relay import wire
-
 from tests.nodes.websockets import Ended, ServerSocket, WebSocketServer
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from nodes import activations
 from nodes.api import _deadline, prove
 from nodes.deadline import Deadline
@@ -21,7 +22,6 @@ from relay import headers as names
 from relay import wire
 from relay.headers import Hop, encode_route
 from relay.wire import Code, Request, Response
-
 from tests.nodes.engines import WIDTH, _embed
 from tests.nodes.meshes import Mesh, TestNode, tell
 
@@ -107,7 +107,8 @@ def test_both_doors_give_the_same_answers(mesh: Mesh) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [names.SESSION, names.EPOCH, names.STEP, names.POSITION, names.SHAPE, names.DTYPE, names.TICKET, names.TOKENS]
+    "name",
+    [names.SESSION, names.EPOCH, names.STEP, names.POSITION, names.SHAPE, names.DTYPE, names.TICKET, names.TOKENS],
 )
 def test_a_step_without_a_header_is_refused_naming_it(mesh: Mesh, name: str) -> None:
     request = step_request(mesh, 2, [3])
@@ -203,7 +204,7 @@ def test_closing_frees_the_session_and_after_it_every_step_is_refused(mesh: Mesh
     assert tail.engine.cached_tokens == 2
     assert ask(tail, closing).status == 200
     assert (tail.engine.cached_tokens, tail.engine.num_sessions) == (0, 0)
-    assert ask(tail, replace(request, headers=request.headers | {names.STEP: "2"})).status == 403
+    assert ask(tail, replace(request, headers={**request.headers, names.STEP: "2"})).status == 403
     assert ask(tail, closing).status == 403
 
 
@@ -222,21 +223,21 @@ def test_closing_needs_the_ticket_of_that_session_and_its_head(mesh: Mesh) -> No
 def test_errors_of_the_engine_have_their_status(mesh: Mesh) -> None:
     tail = mesh.nodes[2]
     request = step_request(mesh, 2, [3])
-    missing = ask(tail, replace(request, headers=request.headers | {names.POSITION: "9"}))
+    missing = ask(tail, replace(request, headers={**request.headers, names.POSITION: "9"}))
     assert (missing.status, code_of(missing), missing.headers[names.CACHED]) == (409, Code.MISSING, "0")
 
-    ask(tail, replace(request, headers=request.headers | {names.STEP: "4"}))
-    stale = ask(tail, replace(request, headers=request.headers | {names.STEP: "3"}))
+    ask(tail, replace(request, headers={**request.headers, names.STEP: "4"}))
+    stale = ask(tail, replace(request, headers={**request.headers, names.STEP: "3"}))
     assert (stale.status, code_of(stale)) == (409, Code.STALE)
 
-    busy = ask(tail, replace(request, headers=request.headers | {names.STEP: "5", names.RESERVE: "999999"}))
+    busy = ask(tail, replace(request, headers={**request.headers, names.STEP: "5", names.RESERVE: "999999"}))
     assert (busy.status, code_of(busy)) == (503, Code.BUSY)
 
     tail.engine.fail_with = EngineError("layers 4–5 failed")
-    failed = ask(tail, replace(request, headers=request.headers | {names.STEP: "6"}))
+    failed = ask(tail, replace(request, headers={**request.headers, names.STEP: "6"}))
     assert (failed.status, code_of(failed)) == (500, Code.INTERNAL)
     tail.engine.fail_with = RuntimeError("ours")
-    assert ask(tail, replace(request, headers=request.headers | {names.STEP: "7"})).status == 500
+    assert ask(tail, replace(request, headers={**request.headers, names.STEP: "7"})).status == 500
 
 
 def test_no_more_tokens_are_sampled_than_the_ticket_allows(mesh: Mesh) -> None:
@@ -244,7 +245,7 @@ def test_no_more_tokens_are_sampled_than_the_ticket_allows(mesh: Mesh) -> None:
     statuses = [
         ask(
             mesh.nodes[2],
-            replace(request, headers=request.headers | {names.STEP: str(step), names.POSITION: str(step)}),
+            replace(request, headers={**request.headers, names.STEP: str(step), names.POSITION: str(step)}),
         ).status
         for step in range(4)
     ]
@@ -283,7 +284,14 @@ def test_through_the_relay_only_the_tracker_asks_for_chats(mesh: Mesh, sender: s
 def test_the_head_follows_only_the_hops_that_the_ticket_signs(mesh: Mesh) -> None:
     hops = [node.hop for node in mesh.nodes[1:]]
     elsewhere = Hop("f" * 32, 4, 6, "http://evil")
-    for route in ([], hops[:1], [*hops, elsewhere], [hops[0], elsewhere], hops[::-1], [replace(hops[0], end_layer=5), hops[1]]):
+    for route in (
+        [],
+        hops[:1],
+        [*hops, elsewhere],
+        [hops[0], elsewhere],
+        hops[::-1],
+        [replace(hops[0], end_layer=5), hops[1]],
+    ):
         answer = ask(mesh.head, mesh.request({"prompt": "a"}, PLAIN, x_meshnet_route=encode_route(route)))
         assert (answer.status, code_of(answer)) == (403, Code.FORBIDDEN)
     assert ask(mesh.head, mesh.request({"prompt": "a"}, PLAIN, x_meshnet_route="[{}]")).status == 400

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
 from relay import wire
 from relay.wire import Code, Request
-
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import Mesh, parts, shared_tls
 from tests.nodes.relays import MiniRelay
@@ -114,8 +114,8 @@ def test_it_answers_pings() -> None:
 
 
 def test_it_asks_a_quiet_relay_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.bridge.QUIET_S", 0.05)
-    monkeypatch.setattr("nodes.bridge.ANSWER_PING_S", 5.0)
+    monkeypatch.setattr("nodes.link.QUIET_S", 0.05)
+    monkeypatch.setattr("nodes.link.ANSWER_PING_S", 5.0)
     asked = threading.Semaphore(0)
 
     def serve(connection: ServerSocket) -> None:
@@ -133,8 +133,8 @@ def test_it_asks_a_quiet_relay_whether_it_is_there(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_relay_that_says_nothing_at_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.bridge.QUIET_S", 0.05)
-    monkeypatch.setattr("nodes.bridge.ANSWER_PING_S", 0.05)
+    monkeypatch.setattr("nodes.link.QUIET_S", 0.05)
+    monkeypatch.setattr("nodes.link.ANSWER_PING_S", 0.05)
     over = threading.Event()
 
     def black_hole(connection: ServerSocket) -> None:
@@ -282,7 +282,9 @@ def test_eight_chats_at_once_over_tls_each_get_their_own_tokens(tmp_path: Path) 
         alone = [mesh.chat(prompt, max_tokens=40).ids for prompt in prompts]
         together: dict[str, list[int]] = {}
         threads = [
-            threading.Thread(target=lambda prompt=prompt: together.update({prompt: mesh.chat(prompt, max_tokens=40).ids}))
+            threading.Thread(
+                target=lambda prompt=prompt: together.update({prompt: mesh.chat(prompt, max_tokens=40).ids})
+            )
             for prompt in prompts
         ]
         mesh.wait_until_free()

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+
 from nodes.completion import CompletionError, CompletionRequest
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
 from relay import wire
-
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
 from tests.nodes.test_sockets import listening
@@ -79,8 +79,7 @@ def test_an_endless_message_ends_the_connection() -> None:
             connection.pongs.append(b"sent one")
 
     with connected(serve) as (connection, _), pytest.raises(ConnectionFailed, match="more than"):
-        while True:
-            connection.receive(Deadline.after(5))
+        receive_for_ever(connection)
 
 
 def test_a_close_frame_gives_its_code() -> None:
@@ -157,15 +156,23 @@ def test_over_tls_one_thread_sends_while_another_receives(tmp_path: Path) -> Non
     with WebSocketServer(serve, server_tls) as server:
         connection = Connection(f"{server.url}/ws", "key", client_tls)
         connection.open(Deadline.after(5))
-        sender = threading.Thread(
-            target=lambda: [connection.send(text, Deadline.after(30)) for text in messages], daemon=True
-        )
+        sender = threading.Thread(target=send_each, args=(connection, messages), daemon=True)
         sender.start()
         received = [connection.receive(Deadline.after(30)) for _ in range(len(messages) + 1)]
         sender.join(5)
         connection.close()
 
     assert received == [*messages, "all there"]
+
+
+def receive_for_ever(connection: Connection) -> None:
+    while True:
+        connection.receive(Deadline.after(5))
+
+
+def send_each(connection: Connection, messages: list[str]) -> None:
+    for text in messages:
+        connection.send(text, Deadline.after(30))
 
 
 @pytest.mark.parametrize(

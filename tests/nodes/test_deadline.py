@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from nodes.deadline import Deadline, DeadlineOver
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
+
 from nodes.deadline import Deadline
 from nodes.downstream import RELAY_REST_S, DownstreamHop, HopFailed, HopRefused
 from nodes.hops import Dialler, HopAnswer, HopError

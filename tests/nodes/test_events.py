@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.events import DONE, KEEPALIVE, Cancelled, EventStream
 

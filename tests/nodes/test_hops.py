@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from nodes.deadline import Deadline
 from nodes.hops import Dialler, DirectHop, HopError, RelayHop
 from relay import wire
 from relay.wire import Response
-
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
 from tests.nodes.test_sockets import listening

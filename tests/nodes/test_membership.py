@@ -4,15 +4,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nodes.backoff import Backoff
 from nodes.membership import Membership, NoCredential
-from nodes.registration import Standing, Tracker, TrackerRefused, TrackerUnreachable
+from nodes.registration import Standing, Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
 from nodes.state import NodeState
-
 from tests.nodes.meshes import shared_tls
 from tests.nodes.test_registration import FACTS
 from tests.nodes.trackers import Answer, MiniTracker, refusal, registered, standing
@@ -21,7 +22,14 @@ from tests.nodes.trackers import Answer, MiniTracker, refusal, registered, stand
 class Joining:
     """A membership with next to no pauses, its tracker and its state."""
 
-    def __init__(self, folder: Path, site: MiniTracker, key: str | None, join_token: str = "join.token") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        site: MiniTracker,
+        key: str | None,
+        join_token: str = "join.token",
+        endpoint: str | None = None,
+    ) -> None:
         self.site, self.stopping = site, threading.Event()
         self.state = NodeState(folder)
         self.state.open()
@@ -32,7 +40,7 @@ class Joining:
         self.membership = Membership(
             self.tracker,
             self.state,
-            FACTS,
+            replace(FACTS, endpoint=endpoint),
             join_token,
             self.stopping,
             Backoff(0.02, 0.02),
@@ -111,7 +119,14 @@ def test_without_key_and_token_it_says_what_to_give(joining: Make) -> None:
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(401, "unauthorized"), (401, "revoked"), (409, "fingerprint_mismatch"), (409, "name_taken"), (426, "upgrade"), (400, "x")],
+    [
+        (401, "unauthorized"),
+        (401, "revoked"),
+        (409, "fingerprint_mismatch"),
+        (409, "name_taken"),
+        (426, "upgrade"),
+        (400, "x"),
+    ],
 )
 def test_a_refused_join_ends_at_once(joining: Make, site: MiniTracker, status: int, code: str) -> None:
     site.answer = lambda verb: refusal(status, code, "that is why")
@@ -136,6 +151,19 @@ def test_at_first_start_a_tracker_that_cant_be_reached_is_given_up(joining: Make
     assert len(site.asked) > 2
 
 
+def test_a_tracker_that_cant_be_trusted_is_given_up_at_once(joining: Make) -> None:
+    node = joining()
+
+    def untrusted(*arguments: object) -> None:
+        raise TrackerUntrusted("self-signed certificate")
+
+    node.tracker.register = untrusted  # type: ignore[method-assign, assignment]
+    started = time.monotonic()
+    with pytest.raises(TrackerUntrusted):
+        node.membership.join()
+    assert time.monotonic() - started < node.membership._first_deadline_s
+
+
 def test_told_to_stop_it_doesnt_join(joining: Make, site: MiniTracker) -> None:
     site.answer = lambda verb: (500, b"")
     node = joining()
@@ -154,7 +182,9 @@ def test_a_revoked_key_is_tried_three_times_and_then_it_ends(joining: Make, site
 def test_a_key_revoked_while_it_runs_is_tried_three_times_and_then_it_stops(
     joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    site.answer = lambda verb: registered() if verb == "register" else refusal(401, "revoked", "revoked by the operator")
+    site.answer = lambda verb: (
+        registered() if verb == "register" else refusal(401, "revoked", "revoked by the operator")
+    )
     node = joining(key="old.key")
     node.membership.join()
     node.membership.start()
@@ -259,15 +289,11 @@ def test_an_endpoint_is_looked_at_as_soon_as_it_answers(
         standing(endpoint_error="refused"),
         standing(),
     )
-    node = joining()
-    object.__setattr__(FACTS, "endpoint", "http://127.0.0.1:1")
-    try:
-        node.membership.join()
-        assert "503" not in caplog.text  # nothing could be there yet
-        node.membership.start()
-        node.membership.serving()
-        assert node.membership.endpoint_tried.wait(10)
-        assert node.membership.endpoint_proved.wait(10)
-    finally:
-        object.__setattr__(FACTS, "endpoint", None)
+    node = joining(endpoint="http://127.0.0.1:1")
+    node.membership.join()
+    assert "503" not in caplog.text  # nothing could be there yet
+    node.membership.start()
+    node.membership.serving()
+    assert node.membership.endpoint_tried.wait(10)
+    assert node.membership.endpoint_proved.wait(10)
     assert "can't use this node's endpoint: refused" in caplog.text

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from nodes import memory
 from nodes.memory import DoesNotFit
 

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from nodes.options import NodeOptions, UsageError, read_options
 from nodes.state import default_folder
 
-LEFT_OUT = dict.fromkeys(
-    ["join_token", "join_token_file", "listen", "name", "state_dir", "threads", "ca_file"], None
-)
+LEFT_OUT = dict.fromkeys(["join_token", "join_token_file", "listen", "name", "state_dir", "threads", "ca_file"], None)
 
 
 def read(**given: Any) -> NodeOptions:

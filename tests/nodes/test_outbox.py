@@ -4,6 +4,7 @@ import threading
 from typing import Any, cast
 
 import pytest
+
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.outbox import MAX_BYTES, Outbox
@@ -94,9 +95,7 @@ def test_a_chats_event_waits_for_room_and_goes_then(connection: FakeConnection, 
     outbox.put(Chunk("b", bytes(1_000_000)), Deadline.after(10))
 
 
-def test_a_failed_send_ends_the_connection_and_everyone_hears_of_it(
-    connection: FakeConnection, outbox: Outbox
-) -> None:
+def test_a_failed_send_ends_the_connection_and_everyone_hears_of_it(connection: FakeConnection, outbox: Outbox) -> None:
     connection.failing = True
     outbox.offer(Response("a", 200))
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+
 from nodes import activations
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopRefused
@@ -20,7 +21,6 @@ from nodes.steps import Layers, StepHeaders
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop
-
 from tests.nodes.engines import VOCAB, WIDTH, FakeEngine
 
 SESSION = "5e" * 16
@@ -240,7 +240,9 @@ def test_activations_of_another_shape_are_refused(route: Make, spoilt: HopAnswer
     assert not made.paths[1].asked
 
 
-@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"token_ids":"1"}', b'{"token_ids":[-1]}', b'{"token_ids":[true]}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"token_ids":"1"}', b'{"token_ids":[-1]}', b'{"token_ids":[true]}']
+)
 def test_a_tail_that_answers_no_ids_is_refused(route: Make, body: bytes) -> None:
     made = route(3)
     made.paths[0].spoil = lambda answer: HopAnswer(200, {}, body)
@@ -301,7 +303,7 @@ def test_a_dead_hop_is_an_error_that_names_it(route: Make) -> None:
     def dead(*arguments: object) -> HopAnswer:
         raise HopError("refused")
 
-    made.paths[0].ask = dead  # type: ignore[method-assign]
+    made.paths[0].ask = dead  # type: ignore[method-assign, assignment]
     with pytest.raises(HopFailed, match="layers 3–5 on peer 00000002: relay: refused; direct: no direct endpoint"):
         made.generate(PROMPT, 1)
 
@@ -318,5 +320,3 @@ def test_a_dead_hop_is_an_error_that_names_it(route: Make) -> None:
 )
 def test_a_chunk_fits_in_a_message(asked: int, width: int, dtype: str, tokens: int) -> None:
     assert chunk_size(asked, width, dtype) == tokens
-
-

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.registration import ModelFacts, NodeFacts, Tracker, TrackerRefused, TrackerUnreachable
-from relay.wire import PROTOCOL_VERSION
 
+from nodes.registration import ModelFacts, NodeFacts, Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
+from relay.wire import PROTOCOL_VERSION
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
 from tests.nodes.trackers import MiniTracker, refusal, registered, standing
@@ -130,7 +130,7 @@ def test_a_private_authority_is_trusted_when_it_is_given(tmp_path: Path) -> None
         trusting, doubting = Tracker(url, client_tls), Tracker(url, ssl.create_default_context())
 
         assert trusting.register("t", FACTS).peer_id
-        with pytest.raises(TrackerUnreachable, match="certificate"):
+        with pytest.raises(TrackerUntrusted, match=r"certificate.*--ca-file"):
             doubting.register("t", FACTS)
         trusting.close()
         doubting.close()

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from nodes.api import prove
 from nodes.server import NodeServer
 from relay import headers as names
 from relay import wire
-
 from tests.nodes.engines import count_up
 from tests.nodes.meshes import Mesh
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+
 from nodes import sockets
 from nodes.deadline import Deadline
 from nodes.sockets import DeadlineSocket, dial
-
 from tests.nodes.certificates import tls_pair
 
 
@@ -76,8 +76,7 @@ def test_reading_ends_at_the_deadline_while_bytes_trickle_in() -> None:
         sock = dial("127.0.0.1", port, None, Deadline.after(0.3))
         started = time.monotonic()
         with pytest.raises(TimeoutError):
-            while True:
-                sock.recv(1)
+            receive_for_ever(sock)
         assert time.monotonic() - started < 2
         sock.close()
 
@@ -89,8 +88,7 @@ def test_sending_ends_when_the_other_side_takes_nothing(monkeypatch: pytest.Monk
     with listening(lambda connection: assert_true(finished.wait(10))) as port:
         sock = dial("127.0.0.1", port, None, Deadline.after(30))
         with pytest.raises(TimeoutError):
-            for _ in range(1000):
-                sock.sendall(bytes(1_000_000))
+            send_all(sock, bytes(1_000_000), 1000)
         finished.set()
         sock.close()
 
@@ -187,7 +185,7 @@ def test_a_reader_and_a_writer_share_a_tls_socket(tmp_path: Path) -> None:
 
     with listening(echo) as port:
         sock = dial("127.0.0.1", port, client, Deadline.after(60))
-        writer = threading.Thread(target=lambda: [sock.sendall(block) for _ in range(num_blocks)], daemon=True)
+        writer = threading.Thread(target=send_all, args=(sock, block, num_blocks), daemon=True)
         writer.start()
         digest, left = hashlib.sha256(), num_blocks * len(block)
         while left:
@@ -234,6 +232,16 @@ def test_two_threads_are_never_in_the_socket_at_once() -> None:
     writer.join(10)
 
     assert counting.most_inside == 1
+
+
+def receive_for_ever(sock: DeadlineSocket) -> None:
+    while True:
+        sock.recv(1)
+
+
+def send_all(sock: DeadlineSocket, block: bytes, count: int) -> None:
+    for _ in range(count):
+        sock.sendall(block)
 
 
 def assert_true(value: bool) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nodes.state import NodeState, StateError, StateInUse, default_folder
 
+from nodes.state import NodeState, StateError, StateInUse, default_folder
 from tests.lab.processes import ROOT
 
 

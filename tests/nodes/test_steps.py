@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from nodes import activations
 from nodes.engine import Step
 from nodes.sampling import Sampling
@@ -39,6 +40,10 @@ def read(body: bytes = activations.encode(HIDDEN, "bfloat16"), **changes: str | 
     return StepHeaders.read(headers(**changes)).for_engine(body, LAYERS)
 
 
+def read_with(name: str, value: str | None) -> Step:
+    return StepHeaders.read(headers(**{name: value})).for_engine(activations.encode(HIDDEN, "bfloat16"), LAYERS)
+
+
 def test_a_step_becomes_what_the_engine_works_on() -> None:
     step = read(reserve="40")
 
@@ -60,7 +65,7 @@ def test_a_hop_in_the_middle_needs_no_tokens() -> None:
 )
 def test_a_missing_header_is_named(name: str) -> None:
     with pytest.raises(WireError, match="x-meshnet-" + name.replace("_", "-")) as error:
-        read(**{name: None})
+        read_with(name, None)
     assert error.value.code == Code.BAD_REQUEST
 
 
@@ -98,7 +103,7 @@ def test_a_missing_header_is_named(name: str) -> None:
 )
 def test_a_bad_header_is_refused(name: str, value: str) -> None:
     with pytest.raises(WireError) as error:
-        read(**{name: value})
+        read_with(name, value)
     assert error.value.code == Code.BAD_REQUEST
     assert "x-meshnet" in error.value.message
 

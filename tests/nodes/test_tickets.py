@@ -4,10 +4,10 @@ import base64
 from typing import Any
 
 import pytest
+
 from nodes.tickets import TicketBook, TrackerClock
 from relay.headers import TICKET, Ticket
 from relay.wire import TRACKER, Code, WireError
-
 from tests.nodes.meshes import FINGERPRINT, Signer
 
 HEAD, TAIL, OTHER = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -145,7 +145,9 @@ def test_a_changed_ticket_is_refused_also_after_the_true_one_was_seen(tail: Tick
     ticket, headers = signed(signer)
     step(tail, ticket, headers)
     payload, signature = headers[TICKET].split(".")
-    plain = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)).replace(b'"max_tokens":50', b'"max_tokens":99')
+    plain = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)).replace(
+        b'"max_tokens":50', b'"max_tokens":99'
+    )
     forged = base64.urlsafe_b64encode(plain).rstrip(b"=").decode()
 
     assert refused(step, tail, ticket, {TICKET: f"{forged}.{signature}"}).code == Code.FORBIDDEN

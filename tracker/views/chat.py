@@ -48,7 +48,7 @@ async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseB
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
     content = _without_thread(proxy.streamed(chat, events))
-    return StreamingHttpResponse(content, content_type="text/event-stream", headers=headers)
+    return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 
 
 async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -19,6 +20,8 @@ from tracker.errors import ApiError
 from tracker.models import Node
 from tracker.node_schemas import Heartbeat, Registration, check
 from tracker.views.responses import node_error, read_body, require_method
+
+logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -55,7 +58,9 @@ def heartbeat(request: HttpRequest) -> dict[str, Any]:
 
 @node_view
 def unregister(request: HttpRequest) -> dict[str, Any]:
-    _node(request).leave(timezone.now())
+    node = _node(request)
+    node.leave(timezone.now())
+    logger.info("node %s left", node.name)
     return {"status": "left"}
 
 

@@ -72,7 +72,7 @@ def test_an_answer_through_the_relay(ask: Ask) -> None:
 
 def test_a_streamed_answer_through_the_relay(ask: Ask) -> None:
     response, body, _ = ask(ASKED | {"stream": True})
-    assert response["Content-Type"] == "text/event-stream"
+    assert response["Content-Type"] == "text/event-stream; charset=utf-8"
     assert (response["Cache-Control"], response["X-Accel-Buffering"]) == ("no-cache", "no")
     assert body.endswith(b"data: [DONE]\n\n")
     assert ChatSession.objects.get().is_streamed

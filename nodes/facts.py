@@ -1,0 +1,66 @@
+"""What a node says of itself and reckons with, from its command line, its model's files and this machine."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nodes import memory
+from nodes.options import NodeOptions, UsageError
+from nodes.registration import ModelFacts, NodeFacts
+from nodes.weights import ModelFolder
+
+
+def model_name(model: str) -> str:
+    """As users ask for it: the folder's own name, also where that is a link, or the catalogue's."""
+    path = Path(model)
+    return path.name if path.name not in ("", "..") else path.resolve().name
+
+
+def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
+    """Tokens that caches may hold. Raises UsageError, memory.DoesNotFit."""
+    start, end = options.start_layer, options.end_layer
+    if end > folder.num_layers:
+        raise UsageError(f"--layers {start}:{end}: {model_name(options.model)} has layers 0:{folder.num_layers}")
+    per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
+    available = memory.available_bytes()
+    try:
+        return memory.room_for_tokens(folder.num_elements(start, end), options.dtype, per_token, available)
+    except memory.DoesNotFit as error:
+        raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
+
+
+def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) -> NodeFacts:
+    model = ModelFacts(
+        name=model_name(options.model),
+        fingerprint=folder.fingerprint,
+        num_layers=folder.num_layers,
+        hidden_size=folder.hidden_size,
+        context_length=folder.context_length,
+    )
+    return NodeFacts(
+        name=options.name,
+        model=model,
+        start_layer=options.start_layer,
+        end_layer=options.end_layer,
+        relay=options.uses_relay,
+        endpoint=endpoint,
+        memory_bytes=memory.available_bytes(),
+        threads=options.num_threads,
+        dtype=options.dtype,
+    )
+
+
+def address_towards(tracker_url: str) -> str:
+    """This machine's address on the way to the tracker. Sends nothing: a datagram socket only looks up the route."""
+    parts = urlsplit(tracker_url)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()

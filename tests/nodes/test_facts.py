@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nodes import facts, memory
+from nodes.options import NodeOptions, UsageError
+from nodes.weights import ModelFolder
+
+
+@pytest.fixture
+def options(tiny_path: Path) -> NodeOptions:
+    return NodeOptions(
+        tracker_url="http://127.0.0.1:1",
+        join_token="t",
+        model=str(tiny_path),
+        start_layer=2,
+        end_layer=6,
+        listen=None,
+        uses_relay=True,
+        name="one",
+        state_folder=Path("unused"),
+        num_threads=2,
+        dtype="float32",
+        ca_file="",
+    )
+
+
+def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+
+    assert facts.model_name(str(tmp_path / "alias")) == "alias"
+    assert facts.model_name(f"{tmp_path}/alias/") == "alias"
+    assert facts.model_name("smollm2-135m-instruct") == "smollm2-135m-instruct"
+
+
+def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    assert facts.model_name(".") == "here"
+
+
+def test_a_node_says_what_it_holds_and_how_it_is_reached(options: NodeOptions, tiny: ModelFolder) -> None:
+    said = facts.node_facts(options, tiny, "http://127.0.0.1:7002")
+
+    assert (said.start_layer, said.end_layer, said.endpoint, said.relay) == (2, 6, "http://127.0.0.1:7002", True)
+    assert (said.threads, said.dtype) == (2, "float32")
+    assert said.model.fingerprint == tiny.fingerprint
+    assert (said.model.num_layers, said.model.hidden_size) == (6, 64)
+
+
+def test_room_for_caches_is_what_memory_leaves(
+    options: NodeOptions, tiny: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.memory.available_bytes", lambda: 0)
+
+    assert facts.room_for_caches(options, tiny) == memory.MAX_CACHED_TOKENS
+
+
+def test_layers_that_the_model_hasnt_are_a_usage_error(options: NodeOptions, tiny: ModelFolder) -> None:
+    with pytest.raises(UsageError, match="has layers 0:6"):
+        facts.room_for_caches(replace(options, end_layer=7), tiny)
+
+
+def test_the_address_towards_a_tracker_here_is_here() -> None:
+    assert facts.address_towards("http://127.0.0.1:1") == "127.0.0.1"

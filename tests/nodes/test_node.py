@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodes.memory import DoesNotFit
+from nodes.node import Node
+from nodes.options import NodeOptions, UsageError
+from nodes.state import StateInUse
+from relay import headers as names
+from relay import wire
+from relay.headers import Hop, encode_route
+from tests.nodes.meshes import Signer, parts
+from tests.nodes.relays import MiniRelay, key_of
+from tests.nodes.trackers import MiniTracker, registered, standing
+
+
+class Site:
+    """A tracker that enrols nodes by their name, and a relay."""
+
+    def __init__(self, relay: MiniRelay) -> None:
+        self.relay, self.signer = relay, Signer()
+        self.is_approved = True
+        self.tracker = MiniTracker(self._answer)
+
+    def peer_id(self, number: int) -> str:
+        return f"{number:032x}"
+
+    def _answer(self, verb: str) -> Any:
+        changes = {
+            "status": "approved" if self.is_approved else "pending",
+            "ticket_keys": self.signer.public_keys(),
+        }
+        if verb != "register":
+            return standing(**changes)
+        message = self.tracker.asked[-1][2]
+        peer_id = self.peer_id(int(message["name"]))
+        return registered(
+            **changes,
+            node_key=key_of(peer_id),
+            peer_id=peer_id,
+            start_layer=message["start_layer"],
+            end_layer=message["end_layer"],
+            relay_url=self.relay.ws_url if message["relay"] else None,
+        )
+
+
+class Running:
+    """A node on a thread of its own."""
+
+    def __init__(self, options: NodeOptions) -> None:
+        self.stopping, self.error = threading.Event(), None
+        self.node = Node(options, self.stopping)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.node.run()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with MiniRelay() as relay:
+        made = Site(relay)
+        with made.tracker:
+            yield made
+
+
+@pytest.fixture
+def options(site: Site, tiny_path: Path, tmp_path: Path) -> NodeOptions:
+    return NodeOptions(
+        tracker_url=site.tracker.url,
+        join_token="join.token",
+        model=str(tiny_path),
+        start_layer=0,
+        end_layer=3,
+        listen=None,
+        uses_relay=True,
+        name="1",
+        state_folder=tmp_path / "1",
+        num_threads=1,
+        dtype="float32",
+        ca_file="",
+    )
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(options: NodeOptions, tmp_path: Path) -> Iterator[Start]:
+    running: list[Running] = []
+
+    def begin(name: str = "1", **changes: Any) -> Running:
+        running.append(Running(replace(options, name=name, state_folder=tmp_path / name, **changes)))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.stop()
+
+
+def wait_for_text(caplog: pytest.LogCaptureFixture, text: str, count: int = 1, deadline_s: float = 30) -> None:
+    until = time.monotonic() + deadline_s
+    while caplog.text.count(text) < count:
+        assert time.monotonic() < until, caplog.text
+        time.sleep(0.01)
+
+
+def test_two_nodes_answer_a_chat_through_the_relay_with_real_layers(
+    start: Start, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start("1")
+    start("2", start_layer=3, end_layer=6)
+    wait_for_text(caplog, "Ready: layers", 2)
+
+    told = ask(site)
+
+    assert told[-1] == b"data: [DONE]"
+    summary = json.loads(told[-2].removeprefix(b"data: "))["meshnet"]
+    assert [hop["path"] for hop in summary["hops"]] == ["local", "relay"]
+    assert summary["usage"]["completion_tokens"] == 4
+    assert "Ready: layers 0–2 of " in caplog.text
+    assert "Ready: layers 3–5 of " in caplog.text
+
+
+def ask(site: Site) -> list[bytes]:
+    """A chat through the relay, as the tracker asks it."""
+    first, second = site.peer_id(1), site.peer_id(2)
+    fingerprint = site.tracker.asked[0][2]["model"]["fingerprint"]
+    ticket, text = site.signer.sign([(first, 0, 3), (second, 3, 6)], fingerprint=fingerprint, dtype="float32")
+    headers = {
+        names.SESSION: ticket.session,
+        names.EPOCH: "0",
+        names.TICKET: text,
+        names.ROUTE: encode_route([Hop(second, 3, 6, None, site.relay.address(second))]),
+        names.DEADLINE_MS: "20000",
+    }
+    body = json.dumps({"prompt": "hello", "max_tokens": 4, "temperature": 0}).encode()
+    caller = Caller()
+    request = wire.Request("c1", "POST", "/v1/completions", headers, body, sender=wire.TRACKER)
+    site.relay.ask(first, request, caller)  # type: ignore[arg-type]
+    assert caller.ended.wait(20)
+    return list(parts(b"".join(chunk.data for chunk in caller.answers if isinstance(chunk, wire.Chunk))))
+
+
+class Caller:
+    """Where the small relay sends the answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[wire.Answer] = []
+        self.ended = threading.Event()
+
+    def send(self, text: str) -> None:
+        self.answers.append(wire.decode_answer(text))
+        if wire.is_last(self.answers[-1]):
+            self.ended.set()
+
+
+def test_told_to_stop_it_leaves(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    node = start()
+    wait_for_text(caplog, "Ready: layers")
+    node.stop()
+
+    assert site.tracker.verbs[-1] == "unregister"
+    assert not site.relay.peers
+    assert (node.node._options.state_folder / "node_key").read_text().strip() == key_of(site.peer_id(1))
+
+
+def test_a_node_without_the_relay_answers_over_http_and_is_ready_when_its_endpoint_is_proved(
+    start: Start, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start(listen=("127.0.0.1", 0), uses_relay=False)
+    wait_for_text(caplog, "Ready: layers")
+
+    endpoint = site.tracker.asked[0][2]["endpoint"]
+    assert site.tracker.asked[0][2]["relay"] is False
+    connection = http.client.HTTPConnection(endpoint.removeprefix("http://"), timeout=5)
+    connection.request("GET", "/health")
+    assert json.loads(connection.getresponse().read())["state"] == "ok"
+    connection.close()
+    assert not site.relay.peers
+
+
+def test_until_it_is_approved_it_stays_off_the_relay(
+    start: Start, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site.is_approved = False
+    start()
+    wait_for_text(caplog, "Waiting for approval")
+    site.tracker.wait_for("heartbeat", 2)
+    assert not site.relay.peers
+
+    site.is_approved = True
+    wait_for_text(caplog, "Ready: layers")
+
+
+def test_a_second_node_with_the_same_state_is_refused(
+    start: Start, options: NodeOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start()
+    wait_for_text(caplog, "Registered")
+    with pytest.raises(StateInUse):
+        Node(options, threading.Event()).run()
+
+
+def test_layers_that_the_model_hasnt_are_refused_before_anyone_is_asked(options: NodeOptions, site: Site) -> None:
+    with pytest.raises(UsageError, match=r"--layers 3:7: .* has layers 0:6"):
+        Node(replace(options, start_layer=3, end_layer=7), threading.Event()).run()
+    assert not site.tracker.asked
+
+
+def test_layers_that_dont_fit_in_memory_are_refused_before_anyone_is_asked(
+    options: NodeOptions, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.memory.available_bytes", lambda: 1_000_000)
+    with pytest.raises(DoesNotFit, match=r"layers 0–2 of .* need .* take fewer layers"):
+        Node(options, threading.Event()).run()
+    assert not site.tracker.asked
+
+
+def test_a_port_that_is_taken_is_refused(start: Start, options: NodeOptions, site: Site) -> None:
+    port = int(site.tracker.url.rpartition(":")[2])
+    with pytest.raises(UsageError, match=f"--listen 127.0.0.1:{port}"):
+        Node(replace(options, listen=("127.0.0.1", port)), threading.Event()).run()
+
+
+def test_an_authority_that_cant_be_read_is_refused(options: NodeOptions) -> None:
+    with pytest.raises(UsageError, match="--ca-file /nowhere"):
+        Node(replace(options, ca_file="/nowhere"), threading.Event()).run()

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from nodes.completion import CompletionRequest
+from nodes.sampling import GREEDY
+from nodes.text import Tokenizer
+from nodes.writer import Writer
+from tests.nodes.models import make_tokenizer
+
+FAMILY = "👩‍👩‍👧‍👦 한국어 漢字 é"
+EOS = 2
+PROMPT = [7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(make_tokenizer(), {EOS})
+
+
+def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    return tokenizer.plain_prompt(text)[1:]  # without BOS
+
+
+class Written:
+    """What a writer made of tokens, up to its end."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ids: Sequence[int],
+        *,
+        stops: tuple[str, ...] = (),
+        max_tokens: int = 1000,
+        is_chat: bool = True,
+    ) -> None:
+        messages = [{"role": "user", "content": "x"}] if is_chat else None
+        request = CompletionRequest(messages, None if is_chat else "x", None, GREEDY, stops)
+        self.writer = Writer(request, PROMPT, tokenizer.detokenizer(), {EOS}, max_tokens)
+        self.events: list[dict[str, Any]] = []
+        for token_id in ids:
+            event = self.writer.push(token_id)
+            self.events += [event] if event else []
+            if self.writer.finish_reason:
+                break
+
+    @property
+    def choices(self) -> list[dict[str, Any]]:
+        return [event["choices"][0] for event in self.events]
+
+    @property
+    def deltas(self) -> list[str]:
+        return [choice["text"] if "text" in choice else choice["delta"]["content"] for choice in self.choices]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.deltas)
+
+
+def test_a_character_goes_out_with_the_step_that_completes_it(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, FAMILY)
+    written = Written(tokenizer, [*ids, EOS])
+
+    assert written.text == FAMILY
+    assert not any("\ufffd" in delta for delta in written.deltas)
+    assert len(ids) > len(FAMILY)
+    assert len(written.deltas) == len(FAMILY) + 1  # each character with its last byte, and the end
+
+
+def test_there_are_as_many_deltas_as_steps_when_nothing_is_held(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "hello world")
+    written = Written(tokenizer, ids, max_tokens=len(ids))
+
+    assert len(written.events) == len(ids)
+    assert written.text == "hello world"
+    assert written.writer.finish_reason == "length"
+
+
+def test_every_id_is_told_once_with_its_position(tokenizer: Tokenizer) -> None:
+    ids = [*ids_of(tokenizer, FAMILY), EOS]
+    traces = [event["meshnet"] for event in Written(tokenizer, ids).events]
+
+    assert [token_id for trace in traces for token_id in trace["ids"]] == ids
+    position = len(PROMPT)
+    for trace in traces:
+        assert trace["position"] == position
+        position += len(trace["ids"])
+    assert traces[0]["prompt_ids"] == PROMPT
+    assert all("prompt_ids" not in trace for trace in traces[1:])
+
+
+def test_only_the_first_event_says_the_role_and_only_the_last_a_reason(tokenizer: Tokenizer) -> None:
+    choices = Written(tokenizer, [*ids_of(tokenizer, "ab c"), EOS]).choices
+
+    assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
+    assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+
+
+def test_a_plain_completion_has_text_instead_of_a_delta(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, [*ids_of(tokenizer, "ab"), EOS], is_chat=False)
+
+    assert all(set(choice) == {"index", "finish_reason", "text"} for choice in written.choices)
+    assert written.text == "ab"
+
+
+def test_a_stop_string_across_tokens_ends_it_and_nothing_of_it_goes_out(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, ids_of(tokenizer, "The quick brown fox jumps"), stops=("own fox",))
+
+    assert written.text == "The quick br"
+    assert written.writer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize("how", ["eos", "length"])
+def test_what_could_have_become_a_stop_string_goes_out_at_the_end(tokenizer: Tokenizer, how: str) -> None:
+    ids = ids_of(tokenizer, "The quick brown f")
+    if how == "eos":
+        written = Written(tokenizer, [*ids, EOS], stops=("own fox",))
+    else:
+        written = Written(tokenizer, ids, stops=("own fox",), max_tokens=len(ids))
+
+    assert written.text == "The quick brown f"
+    assert written.writer.finish_reason == ("stop" if how == "eos" else "length")
+
+
+def test_half_a_character_at_the_end_goes_out_as_a_replacement(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "a漢")[:-1]
+    written = Written(tokenizer, ids, max_tokens=len(ids))
+
+    assert written.text.startswith("a\ufffd")
+    assert written.writer.usage() == {"prompt_tokens": 3, "completion_tokens": len(ids), "total_tokens": 3 + len(ids)}
+
+
+def test_the_first_token_may_be_the_last(tokenizer: Tokenizer) -> None:
+    written = Written(tokenizer, [EOS])
+
+    assert written.choices == [{"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": ""}}]
+    assert written.events[0]["meshnet"] == {"ids": [EOS], "position": 3, "prompt_ids": PROMPT}

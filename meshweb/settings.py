@@ -127,4 +127,5 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO").upper()},
+    "loggers": {name: {"level": "WARNING"} for name in ("httpx2", "httpcore2", "daphne", "twisted")},
 }

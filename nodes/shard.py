@@ -8,6 +8,7 @@ stay whole, because families index rotary embeddings, windows and experts by the
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,9 @@ from transformers.utils import logging as transformers_logging
 from nodes.activations import DTYPES
 from nodes.cache import HopCache
 from nodes.weights import ModelError, ModelFolder
+
+# transformers switches tying off for the whole process while it loads; two loads at once leave it off for ever.
+_LOADING = threading.Lock()
 
 
 class PassThrough(nn.Module):
@@ -112,7 +116,7 @@ def load_shard(
     if end_layer < folder.num_layers:
         config.tie_word_embeddings = False  # there is no head to tie
     shard_class = _cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
-    with _progress_bars(progress):
+    with _LOADING, _progress_bars(progress):
         model, loaded = _read(shard_class, folder, config, dtype)
     _refuse_unless_complete(folder, model, loaded)
     return Shard(model, start_layer, end_layer, dtype)

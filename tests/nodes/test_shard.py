@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import json
 import shutil
@@ -252,3 +253,10 @@ def without_tensor(source: Path, target: Path, name: str, replacement: dict[str,
     del tensors[name]
     save_file(tensors | (replacement or {}), target / "model.safetensors", metadata={"format": "pt"})
     return target
+
+
+def test_shards_that_are_loaded_at_once_leave_tying_on(tiny_tied: ModelFolder) -> None:
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for loaded in [pool.submit(load_shard, tiny_tied, 0, tiny_tied.num_layers) for _ in range(8)]:
+            loaded.result(60)
+    load_shard(tiny_tied, 0, tiny_tied.num_layers)  # which refuses a head that isn't tied to the embedding

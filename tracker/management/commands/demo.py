@@ -36,7 +36,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, once: str | None, json: bool, port: int, **options: Any) -> None:
         if json and once is None:
             raise CommandError("--json goes with --once")
-        signal.signal(signal.SIGTERM, _interrupt)
+        for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have ignored SIGINT for a background job
+            signal.signal(number, _interrupt)
         folder = Path(tempfile.mkdtemp(prefix="meshnet-demo-"))  # mode 0700
         say = self.stderr.write if json else self.stdout.write
         try:

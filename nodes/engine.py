@@ -105,10 +105,6 @@ class Engine:
     def num_sessions(self) -> int:
         return self._sessions.num_open
 
-    @property
-    def num_queued(self) -> int:
-        return self._queue.qsize()
-
     def start(self) -> None:
         """torch.set_num_threads comes before: a thread keeps the number it started with."""
         self._thread.start()

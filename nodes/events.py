@@ -36,7 +36,7 @@ class EventStream:
 
     def send(self, event: dict[str, Any], deadline: Deadline) -> None:
         """Raises Cancelled, or DeadlineOver when the sender takes nothing any more."""
-        data = b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
+        data = _encoded(event)
         with self._changed:
             self._changed.wait_for(lambda: self._is_cancelled or len(self._waiting) < MAX_WAITING, deadline.left_s())
             if self._is_cancelled:
@@ -49,8 +49,7 @@ class EventStream:
     def finish(self, *events: dict[str, Any]) -> None:
         """The last events, for which there is always room, and the end."""
         with self._changed:
-            for event in events:
-                self._waiting.append(b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n")
+            self._waiting.extend(map(_encoded, events))
             self._waiting.append(DONE)
             self._is_finished = True
             self._changed.notify_all()
@@ -84,6 +83,10 @@ class EventStream:
 
     def _has_news(self) -> bool:
         return bool(self._waiting) or self._is_finished or self._is_cancelled
+
+
+def _encoded(event: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
 
 
 @dataclass(frozen=True, slots=True)

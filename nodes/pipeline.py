@@ -23,7 +23,7 @@ from nodes.hops import HopAnswer
 from nodes.sampling import Sampling
 from nodes.sessions import Missing
 from relay import headers as names
-from relay.wire import MAX_BODY_BYTES, Code
+from relay.wire import Code
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Pipeline:
     ) -> tuple[int, ...]:
         """Sends activations from hop to hop; the tail's token ids. hidden: [1, tokens, width]."""
         body = activations.encode(hidden, self.session.dtype)
-        shape = ",".join(map(str, hidden.shape))
+        shape = activations.format_shape(hidden.shape)
         common = self.session.headers() | {
             names.STEP: str(self._num_steps),
             names.POSITION: str(position),
@@ -166,7 +166,7 @@ class Pipeline:
 
 def chunk_size(asked: int, width: int, dtype: str) -> int:
     """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message."""
-    return max(1, min(asked, MAX_CHUNK_TOKENS, MAX_BODY_BYTES // (width * names.DTYPE_BYTES[dtype])))
+    return max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype)))
 
 
 def _start_of_replay(error: Missing | HopRefused, num_cached: int, num_replays: int) -> int:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from relay.wire import Code, WireError
+from relay.wire import MAX_BODY_BYTES, Code, WireError
 
 SESSION = "x-meshnet-session"  # 32 hex digits
 EPOCH = "x-meshnet-epoch"  # the number of the session's route
@@ -43,6 +43,11 @@ _PEER_ID = re.compile(r"[0-9a-f]{8,64}")
 
 def is_session_id(text: str) -> bool:
     return _SESSION_ID.fullmatch(text) is not None
+
+
+def most_tokens(width: int, dtype: str) -> int:
+    """Tokens of one step whose activations still fit in a body."""
+    return MAX_BODY_BYTES // (width * DTYPE_BYTES[dtype])
 
 
 def is_peer_id(text: str) -> bool:

@@ -45,7 +45,6 @@ class RelayServer(Server):
         self.failure = ""  # why it never listened
         self._ports: list[Any] = []
         self._stops_at: float | None = None
-        self._has_ended_all = False
 
     def listen_success(self, port: Any) -> None:
         self._ports.append(port)

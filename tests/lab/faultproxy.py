@@ -15,7 +15,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
 
 FIRST_BYTES_DEADLINE_S = 10.0
 
@@ -46,7 +45,6 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._closing = False
         self.opened: list[str] = []  # paths of the connections so far
-        self.on_bytes: Callable[[str, bytes], None] | None = None  # called with (path, bytes) from client to upstream
 
     def __enter__(self) -> FaultProxy:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -117,8 +115,6 @@ class FaultProxy:
         while True:
             for source in select.select([client, upstream], [], [], 60)[0]:
                 data = source.recv(65536)
-                if source is client and self.on_bytes:
-                    self.on_bytes(link.path, data)
                 while self._fault(link.path) == "blackhole":
                     if self._closing:
                         return

@@ -94,11 +94,17 @@ class Site:
     def mesh(self, model: Path, cuts: list[str], *options: str) -> Iterator[list[Process]]:
         """Nodes of one model, one for each layer range, until the block ends; ready when it begins."""
         nodes = [self.start_node(f"{model.name}-{number}", model, cut, *options) for number, cut in enumerate(cuts)]
+        with self.serving(model.name, nodes):
+            yield nodes
+
+    @contextlib.contextmanager
+    def serving(self, model_name: str, nodes: list[Process]) -> Iterator[None]:
+        """These nodes until the block ends; ready, and the model listed, when it begins."""
         try:
             for node in nodes:
                 node.wait_for(r"Ready: layers")
-            self.wait_for_model(model.name)
-            yield nodes
+            self.wait_for_model(model_name)
+            yield
         finally:
             for node in nodes:
                 node.stop()

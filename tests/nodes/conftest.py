@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from nodes import catalog
 from nodes.weights import ModelFolder, open_model
 from tests.nodes.models import make_tiny_llama
+from tests.nodes.relays import MiniRelay
+from tests.nodes.sites import Site
 
 torch.set_num_threads(1)  # what "equal" means depends on it
 
@@ -34,3 +37,11 @@ def tiny_tied(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 def smollm2() -> ModelFolder:
     """The demo model: SmolLM2-135M-Instruct, 30 layers, tied."""
     return open_model(catalog.ensure("smollm2-135m-instruct"))
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with MiniRelay() as relay:
+        made = Site(relay)
+        with made.tracker:
+            yield made

@@ -8,24 +8,12 @@ import pytest
 from nodes import facts, memory
 from nodes.options import NodeOptions, UsageError
 from nodes.weights import ModelFolder
+from tests.nodes.sites import node_options
 
 
 @pytest.fixture
 def options(tiny_path: Path) -> NodeOptions:
-    return NodeOptions(
-        tracker_url="http://127.0.0.1:1",
-        join_token="t",
-        model=str(tiny_path),
-        start_layer=2,
-        end_layer=6,
-        listen=None,
-        uses_relay=True,
-        name="one",
-        state_folder=Path("unused"),
-        num_threads=2,
-        dtype="float32",
-        ca_file="",
-    )
+    return node_options(tiny_path, start_layer=2, end_layer=6, name="one", num_threads=2)
 
 
 def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:

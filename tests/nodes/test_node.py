@@ -19,39 +19,9 @@ from nodes.state import StateInUse
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop, encode_route
-from tests.nodes.meshes import Signer, parts
-from tests.nodes.relays import MiniRelay, key_of
-from tests.nodes.trackers import MiniTracker, registered, standing
-
-
-class Site:
-    """A tracker that enrols nodes by their name, and a relay."""
-
-    def __init__(self, relay: MiniRelay) -> None:
-        self.relay, self.signer = relay, Signer()
-        self.is_approved = True
-        self.tracker = MiniTracker(self._answer)
-
-    def peer_id(self, number: int) -> str:
-        return f"{number:032x}"
-
-    def _answer(self, verb: str) -> Any:
-        changes = {
-            "status": "approved" if self.is_approved else "pending",
-            "ticket_keys": self.signer.public_keys(),
-        }
-        if verb != "register":
-            return standing(**changes)
-        message = self.tracker.asked[-1][2]
-        peer_id = self.peer_id(int(message["name"]))
-        return registered(
-            **changes,
-            node_key=key_of(peer_id),
-            peer_id=peer_id,
-            start_layer=message["start_layer"],
-            end_layer=message["end_layer"],
-            relay_url=self.relay.ws_url if message["relay"] else None,
-        )
+from tests.nodes.meshes import parts
+from tests.nodes.relays import key_of
+from tests.nodes.sites import Site, node_options
 
 
 class Running:
@@ -73,29 +43,8 @@ class Running:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
-    with MiniRelay() as relay:
-        made = Site(relay)
-        with made.tracker:
-            yield made
-
-
-@pytest.fixture
 def options(site: Site, tiny_path: Path, tmp_path: Path) -> NodeOptions:
-    return NodeOptions(
-        tracker_url=site.tracker.url,
-        join_token="join.token",
-        model=str(tiny_path),
-        start_layer=0,
-        end_layer=3,
-        listen=None,
-        uses_relay=True,
-        name="1",
-        state_folder=tmp_path / "1",
-        num_threads=1,
-        dtype="float32",
-        ca_file="",
-    )
+    return node_options(tiny_path, tracker_url=site.tracker.url, state_folder=tmp_path / "1")
 
 
 Start = Callable[..., Running]

@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.lab.processes import Process, environment, listening_ports, manage_py
-from tests.nodes.relays import MiniRelay, key_of
-from tests.nodes.test_node import Site
+from tests.nodes.relays import key_of
+from tests.nodes.sites import Site
 from tests.nodes.trackers import refusal
 
 Run = Callable[..., Process]
-
-
-@pytest.fixture
-def site() -> Iterator[Site]:
-    with MiniRelay() as relay:
-        made = Site(relay)
-        with made.tracker:
-            yield made
 
 
 @pytest.fixture

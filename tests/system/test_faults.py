@@ -39,15 +39,8 @@ def mesh(proxied: tuple[Site, FaultProxy], folder: Path, tail_reach: tuple[str, 
         site.start_node(f"{folder.name}-head", folder, "0:15"),
         site.start_node(f"{folder.name}-tail", folder, "15:30", *tail_reach),
     ]
-    try:
-        for node in nodes:
-            node.wait_for("Ready: layers")
-        site.wait_for_model(folder.name)
+    with site.serving(folder.name, nodes):
         yield site, proxy, nodes
-    finally:
-        for node in nodes:
-            node.stop()
-            site.nodes.remove(node)
 
 
 def disturbed(site: Site, model: str, disturb: Any) -> list[dict[str, Any]]:

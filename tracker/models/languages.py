@@ -8,8 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 from django.utils import timezone
 
-from relay import wire
-from relay.headers import DTYPE_BYTES
+from relay.headers import DTYPE_BYTES, most_tokens
 
 MAX_LAYERS = 1024
 MODEL_NAME = RegexValidator(
@@ -66,8 +65,7 @@ class LanguageModel(models.Model):
         """prefill_chunk_tokens, lowered where a step's activations wouldn't fit through the relay."""
         if not self.hidden_size:
             return self.prefill_chunk_tokens
-        fitting = wire.MAX_BODY_BYTES // (self.hidden_size * DTYPE_BYTES[self.wire_dtype])
-        return max(1, min(self.prefill_chunk_tokens, fitting))
+        return max(1, min(self.prefill_chunk_tokens, most_tokens(self.hidden_size, self.wire_dtype)))
 
     def mismatch(self, facts: dict[str, Any]) -> str | None:
         """How a node's copy differs from this model, in words; None when it doesn't, or nothing is fixed yet."""

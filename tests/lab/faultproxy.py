@@ -1,138 +1,329 @@
-"""A TCP proxy that breaks connections on demand, told apart by the path of their HTTP request line.
+"""A TCP proxy that disturbs connections on demand, told apart by the path of their first HTTP request line.
 
 with FaultProxy(upstream=("127.0.0.1", 8000)) as proxy:
-    proxy.fail("/rpc", "refuse")      # new connections to /rpc… are closed at once
-    proxy.cut("/rpc")                 # open ones are reset
-    proxy.fail("/rpc", "blackhole")   # accepted, read, never answered
-    proxy.heal("/rpc")
+    proxy.fail("/rpc", "refuse")             # new connections to /rpc… are closed at once
+    proxy.fail("/rpc", "blackhole")          # what is sent is lost, and nobody hears that anybody has gone
+    proxy.fail("/ws", "pause", DOWN)         # nothing is taken from the site until heal(); then all of it arrives
+    proxy.throttle("/ws", 50_000, DOWN)      # bytes a second
+    proxy.delay("/ws", 40)                   # milliseconds, each way
+    held = proxy.hold("/ws", lambda message: b"x-meshnet-step" in message, UP)   # one message stays behind
+    held.wait(); held.release()              # it is there; it is delivered, after those that overtook it
+    proxy.cut("/rpc")                        # open connections are reset
+    proxy.heal("/rpc")                       # no fault for this prefix any more
+
+A direction is seen from the client: UP is what the client sends. A connection that lost bytes in a black hole stays
+dead after `heal`, as only a stretch of lost time can be made good.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import select
 import socket
 import struct
 import threading
-import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from tests.lab.messages import Splitter
+
+Direction = Literal["up", "down", "both"]
+UP: Direction = "up"
+DOWN: Direction = "down"
+BOTH: Direction = "both"
+Predicate = Callable[[bytes], bool]
+Result = TypeVar("Result")
 
 FIRST_BYTES_DEADLINE_S = 10.0
+POLL_S = 0.01
+READ_SIZE = 65536
+MAX_ON_THE_WAY_BYTES = 256 * 1024  # in one direction of one connection; beyond it the sender has to wait
+SLICES_PER_S = 50  # of what a throttle lets through
+
+
+@dataclass(frozen=True)
+class _Fault:
+    prefix: str
+    direction: Direction
+    how: str = ""  # "refuse", "blackhole", "pause"
+    bytes_per_s: float = 0.0
+    delay_s: float = 0.0
+    hold: Hold | None = None
+
+    def concerns(self, path: str, direction: Direction) -> bool:
+        return path.startswith(self.prefix) and (self.direction in (BOTH, direction) or direction == BOTH)
+
+
+class Hold:
+    """The first message that the predicate recognises. Those behind it overtake it."""
+
+    def __init__(self, proxy: FaultProxy, predicate: Predicate) -> None:
+        self._proxy, self._predicate = proxy, predicate
+        self._caught = threading.Event()
+        self._message = self._data = b""
+        self._flow: _Flow | None = None
+
+    def wait(self, deadline_s: float = 10) -> bytes:
+        """The message, once it is held: a frame's payload, or an HTTP request or answer whole."""
+        assert self._caught.wait(deadline_s), "no message was recognised"
+        return self._message
+
+    def release(self) -> bool:
+        """Delivers it between two others. False: its connection has ended."""
+        assert self._caught.is_set(), "nothing is held"
+        return self._proxy._on_loop(self._release())
+
+    def takes(self, flow: _Flow, message: bytes, data: bytes) -> bool:
+        if self._flow or not self._predicate(message):
+            return False
+        self._flow, self._message, self._data = flow, message, data
+        flow.num_held += 1
+        self._caught.set()
+        return True
+
+    async def _release(self) -> bool:
+        assert self._flow is not None
+        self._flow.num_held -= 1
+        return self._flow.insert(self._data)
+
+
+class _Flow:
+    """One direction of one connection: read, looked at, kept for its delay, written."""
+
+    def __init__(self, proxy: FaultProxy, path: str, direction: Direction) -> None:
+        self._proxy, self._path, self._direction = proxy, path, direction
+        self._splitter = Splitter()
+        self._waiting: deque[tuple[float, bytes]] = deque()  # (when it is due, bytes)
+        self._late: list[bytes] = []  # released in the middle of another message
+        self._arrived = asyncio.Event()
+        self._has_ended = self.is_lost = False
+        self.num_held = 0
+
+    def insert(self, data: bytes) -> bool:
+        if self._has_ended or self.is_lost:
+            return False
+        if self._splitter.is_between_messages:
+            self._put(data)
+        else:
+            self._late.append(data)
+        return True
+
+    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b"") -> None:
+        """Until the sender has gone and what it sent has arrived."""
+        writing = asyncio.create_task(self._write(writer))
+        try:
+            if first:
+                self._take(first)
+            while data := await self._read(reader):
+                self._take(data)
+            while self.num_held or self.is_lost:
+                await asyncio.sleep(POLL_S)
+            while self._waiting and not writing.done():
+                await asyncio.sleep(POLL_S)
+        finally:
+            self._has_ended = True
+            writing.cancel()
+
+    def _faults(self) -> list[_Fault]:
+        return self._proxy._faults_of(self._path, self._direction)
+
+    async def _read(self, reader: asyncio.StreamReader) -> bytes:
+        while sum(len(data) for _, data in self._waiting) > MAX_ON_THE_WAY_BYTES or self._is("pause"):
+            await asyncio.sleep(POLL_S)
+        data = b""
+        with contextlib.suppress(OSError):
+            data = await reader.read(READ_SIZE)
+        self.is_lost = self.is_lost or self._is("blackhole")
+        return data
+
+    def _take(self, data: bytes) -> None:
+        if self._direction == UP and self._proxy.on_bytes:
+            self._proxy.on_bytes(self._path, data)
+        self.is_lost = self.is_lost or self._is("blackhole")
+        if self.is_lost:
+            return
+        holds = [fault.hold for fault in self._faults() if fault.hold]
+        for piece in self._splitter.feed(data, whole=bool(holds)):
+            message = piece.message
+            if message is None or not any(hold.takes(self, message, piece.data) for hold in holds):
+                self._put(piece.data)
+            if piece.ends:
+                late, self._late = self._late, []
+                for held in late:
+                    self._put(held)
+
+    def _put(self, data: bytes) -> None:
+        delay_s = max((fault.delay_s for fault in self._faults()), default=0.0)
+        self._waiting.append((asyncio.get_running_loop().time() + delay_s, data))
+        self._arrived.set()
+
+    def _is(self, how: str) -> bool:
+        return any(fault.how == how for fault in self._faults())
+
+    async def _write(self, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                while not self._waiting:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                due, data = self._waiting[0]
+                await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+                while self._is("pause"):
+                    await asyncio.sleep(POLL_S)
+                await self._send(writer, data)
+                self._waiting.popleft()
+
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        left = memoryview(data)
+        while left and not self._is("blackhole"):
+            rate = min((fault.bytes_per_s for fault in self._faults() if fault.bytes_per_s), default=0.0)
+            size = max(1, int(rate / SLICES_PER_S)) if rate else len(left)
+            writer.write(left[:size])
+            await writer.drain()
+            if rate:
+                await asyncio.sleep(min(size, len(left)) / rate)
+            left = left[size:]
+        self.is_lost = self.is_lost or bool(left)
 
 
 class _Link:
-    """One client connection and the one to the upstream that serves it."""
+    """One client's connection and the one to the upstream that serves it."""
 
-    def __init__(self, client: socket.socket, path: str) -> None:
-        self.client, self.path = client, path
-        self.upstream: socket.socket | None = None
+    def __init__(self, path: str, client: asyncio.StreamWriter) -> None:
+        self.path, self._ends = path, [client]
+
+    def joins(self, upstream: asyncio.StreamWriter) -> None:
+        self._ends.append(upstream)
 
     def close(self, *, reset: bool = False) -> None:
-        for end in filter(None, (self.client, self.upstream)):
+        for end in self._ends:
             with contextlib.suppress(OSError):
                 if reset:
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                end.shutdown(socket.SHUT_RDWR) if not reset else None
-            end.close()
+                    linger = struct.pack("ii", 1, 0)
+                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    end.transport.abort()
+                else:
+                    end.close()
 
 
 class FaultProxy:
+    """`upstream_address` may be changed: it holds for connections to come."""
+
     def __init__(self, upstream: tuple[str, int]) -> None:
         self.upstream_address = upstream
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = int(self._listener.getsockname()[1])
-        self._faults: dict[str, str] = {}
+        self._faults: tuple[_Fault, ...] = ()  # replaced, never changed: read by the loop's thread
         self._links: set[_Link] = set()
-        self._lock = threading.Lock()
-        self._closing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self.opened: list[str] = []  # paths of the connections so far
+        self.on_bytes: Callable[[str, bytes], None] | None = None  # called with (path, bytes) from client to upstream
 
     def __enter__(self) -> FaultProxy:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread.start()
+        self._server = self._on_loop(asyncio.start_server(self._serve, sock=self._listener))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._closing = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        self._listener.close()
-        self.cut("")
+        self._on_loop(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
 
-    def fail(self, prefix: str, how: str) -> None:
-        """`how`: "refuse" or "blackhole", for new connections; and in a black hole open ones carry nothing more."""
-        with self._lock:
-            self._faults[prefix] = how
+    def fail(self, prefix: str, how: Literal["refuse", "blackhole", "pause"], direction: Direction = BOTH) -> None:
+        self._add(_Fault(prefix, direction, how))
+
+    def throttle(self, prefix: str, bytes_per_s: float, direction: Direction = BOTH) -> None:
+        self._add(_Fault(prefix, direction, bytes_per_s=bytes_per_s))
+
+    def delay(self, prefix: str, ms: float, direction: Direction = BOTH) -> None:
+        self._add(_Fault(prefix, direction, delay_s=ms / 1000))
+
+    def hold(self, prefix: str, predicate: Predicate, direction: Direction = UP) -> Hold:
+        hold = Hold(self, predicate)
+        self._add(_Fault(prefix, direction, hold=hold))
+        return hold
 
     def heal(self, prefix: str) -> None:
-        with self._lock:
-            self._faults.pop(prefix, None)
+        """What is held stays held until it is released."""
+        self._faults = tuple(fault for fault in self._faults if fault.prefix != prefix)
 
     def cut(self, prefix: str) -> int:
         """Resets the open connections whose path starts with `prefix`; how many there were."""
-        with self._lock:
-            hit = [link for link in self._links if link.path.startswith(prefix)]
+        return self._on_loop(self._cut(prefix))
+
+    def num_open(self, prefix: str) -> int:
+        return sum(link.path.startswith(prefix) for link in list(self._links))
+
+    def _add(self, fault: _Fault) -> None:
+        self._faults = (*self._faults, fault)
+
+    def _faults_of(self, path: str, direction: Direction) -> list[_Fault]:
+        return [fault for fault in self._faults if fault.concerns(path, direction)]
+
+    def _on_loop(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future: Future[Result] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(10)
+
+    async def _cut(self, prefix: str) -> int:
+        hit = [link for link in self._links if link.path.startswith(prefix)]
         for link in hit:
             link.close(reset=True)
+            self._links.discard(link)
         return len(hit)
 
-    def _fault(self, path: str) -> str:
-        with self._lock:
-            return next((how for prefix, how in self._faults.items() if path.startswith(prefix)), "")
+    async def _stop(self) -> None:
+        self._server.close()
+        await self._cut("")
+        running = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
 
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client: socket.socket) -> None:
-        first = _first_line(client)
-        path = first.split(b" ")[1].decode("latin-1") if first.count(b" ") else ""
-        link = _Link(client, path)
-        with self._lock:
-            self.opened.append(path)
-            self._links.add(link)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await _first_line(reader)
+        path = first.split(b" ")[1].decode("latin-1") if first.count(b" ") >= 2 else ""
+        link = _Link(path, writer)
+        self.opened.append(path)
+        self._links.add(link)
         try:
-            if self._fault(path) == "refuse":
-                return
-            link.upstream = socket.create_connection(self.upstream_address, timeout=5)
-            link.upstream.settimeout(None)
-            for end in (client, link.upstream):
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._copy(link, first)
-        except (OSError, ValueError):
+            await self._carry(link, first, reader, writer)
+        except (OSError, asyncio.CancelledError):
             pass  # an end has gone, or cut() closed it
         finally:
             link.close()
-            with self._lock:
-                self._links.discard(link)
+            self._links.discard(link)
 
-    def _copy(self, link: _Link, pending: bytes) -> None:
-        client, upstream = link.client, link.upstream
-        assert upstream is not None
-        upstream.sendall(pending)
-        while True:
-            for source in select.select([client, upstream], [], [], 60)[0]:
-                data = source.recv(65536)
-                while self._fault(link.path) == "blackhole":
-                    if self._closing:
-                        return
-                    time.sleep(0.02)
-                if not data:
-                    return
-                (upstream if source is client else client).sendall(data)
+    async def _carry(
+        self, link: _Link, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        if any(fault.how == "refuse" for fault in self._faults_of(link.path, BOTH)):
+            return
+        from_upstream, to_upstream = await asyncio.wait_for(asyncio.open_connection(*self.upstream_address), 5)
+        link.joins(to_upstream)
+        flows = [
+            asyncio.create_task(_Flow(self, link.path, UP).carry(reader, to_upstream, first)),
+            asyncio.create_task(_Flow(self, link.path, DOWN).carry(from_upstream, writer)),
+        ]
+        try:
+            await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for flow in flows:
+                flow.cancel()
 
 
-def _first_line(client: socket.socket) -> bytes:
+async def _first_line(client: asyncio.StreamReader) -> bytes:
     """What the client sends first, up to the end of its request line."""
-    client.settimeout(FIRST_BYTES_DEADLINE_S)
     data = b""
-    with contextlib.suppress(OSError):
-        while b"\n" not in data and len(data) < 8192:
-            piece = client.recv(4096)
-            if not piece:
-                break
-            data += piece
-    client.settimeout(None)
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(FIRST_BYTES_DEADLINE_S):
+            while b"\n" not in data and len(data) < 8192:
+                piece = await client.read(4096)
+                if not piece:
+                    break
+                data += piece
     return data

@@ -6,14 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 PACKAGES = {  # program: Debian package
     "nginx": "nginx-light",  # TLS in front of the site, as in a deployment
+    "redis-server": "redis-server",  # between several processes of one site
+    "postgres": "postgresql",  # the database they share
 }
+BESIDE_THE_PATH = ("/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin"))))
 
 
 def missing() -> dict[str, str]:
-    path = os.environ.get("PATH", "") + os.pathsep + "/usr/sbin"
+    path = os.pathsep.join([os.environ.get("PATH", ""), *BESIDE_THE_PATH])
     return {program: package for program, package in PACKAGES.items() if shutil.which(program, path=path) is None}
 
 

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from channels.consumer import AsyncConsumer
-from django.conf import settings
 
 from relay import auth, envelope, metrics, wire
 from relay.credit import weight_of
-from relay.handshake import check_origin, client_address
+from relay.handshake import check_origin
 from relay.hub import Edge, hub
 from relay.links import Link
 from relay.outbox import Outbox
@@ -131,7 +130,7 @@ class Door(AsyncConsumer):
             f"no registration in {wire.REGISTER_DEADLINE_S:.0f} s",
         )
         headers = self.scope["headers"]
-        self.address = client_address(self.scope.get("client"), headers, getattr(settings, "TRUSTED_PROXIES", ()))
+        self.address = str((self.scope.get("client") or ("",))[0])
         if version is None:
             return self.refuse(Code.UPGRADE, f"{subprotocol} isn't spoken here; upgrade to {wire.SUBPROTOCOL}")
         try:

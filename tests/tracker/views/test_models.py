@@ -56,6 +56,15 @@ def test_models_need_a_key() -> None:
         assert Client().get(path).status_code == 401
 
 
+def test_who_tries_many_keys_is_told_to_wait_in_openais_shape(get: Callable[[str], Any]) -> None:
+    assert get("/v1/models").status_code == 200
+    tried = [Client().get("/v1/models", headers={"Authorization": f"Bearer key_{number}"}) for number in range(12)]
+    assert (tried[0].status_code, tried[-1].status_code) == (401, 429)
+    assert tried[-1].json()["error"]["type"] == "rate_limit_error"
+    assert tried[-1]["Retry-After"]
+    assert get("/v1/models").status_code == 200
+
+
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat", "/v1/chat/completions/x"])
 def test_other_paths_are_unknown_in_openais_shape(path: str) -> None:
     response = Client().post(path)

@@ -15,9 +15,9 @@ from pytest_django import Settings
 from relay import presence
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.fakes import http_server, send
-from tracker import endpoints
+from tracker import credentials, endpoints
 from tracker.auth import authenticate_peer
-from tracker.credentials import Credential, hash_secret
+from tracker.credentials import Credential, Kind, hash_secret
 from tracker.models import ApiKey, JoinToken, LanguageModel, Node
 from tracker.tickets import SigningKey
 
@@ -150,6 +150,15 @@ def test_a_revoked_token_enrols_nobody(join_token: Token) -> None:
 def test_strangers_are_refused(path: str, credential: Credential | None) -> None:
     status, code, _ = error_of(post(path, credential, WANTED))
     assert (status, code) == (401, "unauthorized")
+
+
+def test_an_address_that_brings_many_bad_keys_is_slowed_and_good_nodes_behind_it_are_not(join_token: Token) -> None:
+    key = key_in(register(join_token[1]))
+    answers = [post("heartbeat", credentials.mint(Kind.NODE), {}) for _ in range(12)]
+    assert answers[0].status_code == 401
+    assert error_of(answers[-1])[:2] == (429, "rate_limited")
+    assert 0 < int(answers[-1]["Retry-After"]) <= 3
+    assert post("heartbeat", key, {}).status_code == 200
 
 
 def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None:

@@ -4,6 +4,8 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from relay.auth import authenticator
+
 TOKEN = "a-token-of-the-operator"
 
 
@@ -36,8 +38,9 @@ def test_with_a_token_set_it_is_the_tokens(settings: Settings, url: str) -> None
 
 
 def test_guessing_is_slowed(settings: Settings) -> None:
-    statuses = [get(settings, "https://mesh.example.org", TOKEN, f"guess-{number}")[0] for number in range(12)]
-    assert (statuses[0], statuses[-1]) == (401, 429)
+    for _ in range(12):
+        authenticator.throttle.failed("127.0.0.1")
+    assert get(settings, "https://mesh.example.org", TOKEN, "guess")[0] == 429
     assert get(settings, "https://mesh.example.org", TOKEN, TOKEN)[0] == 200
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from relay.auth import authenticator
 from tests.tracker.conftest import MakeNode
 from tracker.credentials import Credential
 from tracker.models import LanguageModel, Node
@@ -56,12 +57,15 @@ def test_models_need_a_key() -> None:
         assert Client().get(path).status_code == 401
 
 
-def test_who_tries_many_keys_is_told_to_wait_in_openais_shape(get: Callable[[str], Any]) -> None:
+def test_an_address_of_many_bad_keys_is_told_to_wait_in_openais_shape(get: Callable[[str], Any]) -> None:
     assert get("/v1/models").status_code == 200
-    tried = [Client().get("/v1/models", headers={"Authorization": f"Bearer key_{number}"}) for number in range(12)]
-    assert (tried[0].status_code, tried[-1].status_code) == (401, 429)
-    assert tried[-1].json()["error"]["type"] == "rate_limit_error"
-    assert tried[-1]["Retry-After"]
+    bad = Client(headers={"Authorization": "Bearer key_bad"})
+    assert bad.get("/v1/models").status_code == 401
+    for _ in range(12):
+        authenticator.throttle.failed("127.0.0.1")
+    refused = bad.get("/v1/models")
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert refused["Retry-After"] == "3"
     assert get("/v1/models").status_code == 200
 
 

@@ -18,5 +18,5 @@ from relay.background import Chore, WithChores  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
 _doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-_site = WithChores(_doors, Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.lagged))
-application = TrustedProxies(_site, settings.TRUSTED_PROXIES)
+_chores = Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add)
+application = TrustedProxies(WithChores(_doors, *_chores), settings.TRUSTED_PROXIES)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from relay import metrics
 from relay.hub import Edge, hub
 from relay.links import Link
 
@@ -25,7 +24,7 @@ class Row:
     bytes_in: int | None = None  # from it
     bytes_out: int | None = None
     rtt_s: float | None = None  # of the last ping; v1 sockets have none
-    num_replaced: int | None = None  # a newer registration took over, since this process started
+    num_replaced: int | None = None  # connections in a row that ended because a newer one registered
 
 
 def rows() -> list[Row]:
@@ -38,12 +37,12 @@ def _row(link: Link[Edge]) -> Row:
         link.peer_id,
         link.scope,
         settings.RELAY_URL,
-        address=getattr(link, "address", ""),
-        version=getattr(link, "version", 1),
+        address=link.address,
+        version=link.version,
         since=link.since,
         num_in_flight=len(link.tasks),
-        bytes_in=getattr(link, "bytes_in", None),
-        bytes_out=getattr(link, "bytes_out", None),
-        rtt_s=getattr(link, "rtt_s", None),
-        num_replaced=metrics.replacements.get(link.peer_id, 0),
+        bytes_in=link.bytes_in,
+        bytes_out=link.bytes_out,
+        rtt_s=link.rtt_s,
+        num_replaced=link.replaced,
     )

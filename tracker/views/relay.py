@@ -10,7 +10,6 @@ from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from relay import report
@@ -29,7 +28,6 @@ def relay_page(request: HttpRequest) -> HttpResponse:
         "num_expected": Node.objects.filter(status=Node.Status.APPROVED, uses_relay=True, is_registered=True).count(),
         "has_nodes": bool(peers) or Node.objects.exists(),
         "public_url": settings.PUBLIC_URL,
-        "now": timezone.now(),
     }
     if "live" not in request.GET:
         context = admin.site.each_context(request) | context

@@ -8,7 +8,8 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
-from relay import metrics, report
+from relay import report
+from relay.hub import hub
 from tests.tracker.conftest import MakeNode
 from tracker.models import Node
 
@@ -55,18 +56,16 @@ def test_where_nobody_is_connected_it_says_where_to_look(operator: Client, make_
     assert "/admin/tracker/node/" in page(operator)
 
 
-def test_each_connected_peer_has_its_figures(
-    operator: Client, make_node: MakeNode, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_connected_peer_has_its_figures(operator: Client, make_node: MakeNode, connect: Connect) -> None:
     node, other = make_node("node-a"), make_node("node-b")
     make_node("node-c")
     connect(node)
     connect(other)
-    monkeypatch.setattr(metrics, "replacements", {node.peer_id: 3})
+    hub.switchboard.peers[node.peer_id].replaced = 3
     shown = page(operator, live="")
     head, first, second = cells(shown)
-    assert head[:3] == ["Node", "Model", "Connected for"]
-    assert (first[0], first[1], first[2], first[-1]) == ("node-a", "tiny", "0 minutes", "3")
+    assert head[:3] == ["Node", "Model", "Since (UTC)"]
+    assert (first[0], first[1], first[-1]) == ("node-a", "tiny", "3")
     assert (second[0], second[-1]) == ("node-b", "0")
     assert f"/admin/tracker/node/{node.pk}/change/" in shown
     assert "2 connected, of 3 nodes that should be" in re.sub(r"\s+", " ", shown)
@@ -81,8 +80,8 @@ def test_figures_are_written_with_their_units(
     monkeypatch.setattr(report, "rows", lambda: [here, elsewhere])
     _, first, second = cells(page(operator, live=""))
     assert first[:3] == ["abababab", "tiny", "wss://a.example.org"]
-    assert first[4:] == ["203.0.113.9", "v2", "4", "1.5 KB", "1.0 MB", "12.3 ms", "0"]
-    assert second[4:] == ["–", "v1", "–", "–", "–", "–", "–"]
+    assert first[3:] == ["2027-01-15 08:00:00", "203.0.113.9", "v2", "4", "1.5 KB", "1.0 MB", "12.3 ms", "0"]
+    assert second[3:] == ["2027-01-15 08:00:00", "–", "v1", "–", "–", "–", "–", "–"]
 
 
 def test_it_refreshes_itself_by_its_live_part(operator: Client, make_node: MakeNode, connect: Connect) -> None:

@@ -15,8 +15,9 @@ from django.conf import settings  # noqa: E402
 from meshweb.proxies import TrustedProxies  # noqa: E402
 from relay import metrics, review  # noqa: E402
 from relay.background import Chore, WithChores  # noqa: E402
+from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
 _doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
 _chores = Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add)
-application = TrustedProxies(WithChores(_doors, *_chores), settings.TRUSTED_PROXIES)
+application = TrustedProxies(WithChores(InCluster(_doors), *_chores), settings.TRUSTED_PROXIES)

@@ -90,9 +90,10 @@ class Hub:
             self._tick_timer = self._loop.call_later(TICK_S, self._tick)
 
     def cancel(self, link: Link[Edge], request_id: str) -> None:
+        """The caller waits for this one no more."""
         self._apply(self.switchboard.cancel(link, request_id, time.monotonic()))
 
-    def answer(self, link: Link[Edge], answer: wire.Answer) -> None:
+    def answer(self, link: Link[Edge], answer: wire.Answer | wire.Error) -> None:
         self._apply(self.switchboard.answer(link, answer, time.monotonic()))
 
     def malformed(self, link: Link[Edge], error: wire.WireError) -> None:
@@ -150,7 +151,7 @@ class Hub:
 
 
 def ping_s() -> float:
-    return float(getattr(settings, "RELAY_PING_S", wire.PING_S))
+    return float(settings.RELAY_PING_S)
 
 
 hub = Hub()

@@ -107,7 +107,7 @@ class Switchboard(Generic[Edge]):
             self.drops["unmatched"] += 1
             return []
         if isinstance(answer, wire.Error):
-            self._end(flight, answer.code)
+            self._end(flight, answer.code, now)
             return self.tell(flight.caller, replace(answer, request_id=flight.request_id), now)
         if isinstance(answer, wire.Response):
             if flight.streaming and (answer.stream or answer.status < 400):

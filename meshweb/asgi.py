@@ -19,7 +19,5 @@ from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
 _doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-_site = WithChores(
-    InCluster(_doors), Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.lagged)
-)
-application = TrustedProxies(_site, settings.TRUSTED_PROXIES)
+_chores = Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add)
+application = TrustedProxies(WithChores(InCluster(_doors), *_chores), settings.TRUSTED_PROXIES)

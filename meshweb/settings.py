@@ -55,7 +55,7 @@ TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")  # whose X-Forwarded-For and -
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "tracker.apps.SiteConfig",  # django.contrib.admin, with the relay's page
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

@@ -27,10 +27,10 @@ class RelayCollector(Collector):
         yield _counter("meshnet_relay_registered", "Registrations of peers.", metrics.sockets["registered"])
         yield _counter("meshnet_relay_replaced", "Taken over by a newer one.", metrics.sockets["replaced"])
         yield _counter("meshnet_relay_overflowed", "Sockets that read too slowly.", metrics.sockets["overflowed"])
-        yield _counters("meshnet_relay_bytes", "Bytes of messages.", "direction", metrics.bytes_by_direction)
-        yield _histogram("meshnet_relay_request_seconds", "From a request's coming to its end.", metrics.request_s)
+        yield _counters("meshnet_relay_bytes", "Bytes of messages.", "direction", metrics.num_bytes)
+        yield _histogram("meshnet_relay_request_seconds", "From its being passed on to its end.", metrics.request_s)
         yield _histogram("meshnet_relay_queue_seconds", "A message's wait for its socket.", metrics.queue_s)
-        rtts = metrics.rtts_of(switchboard.peers)
+        rtts = {link.peer_id: link.rtt_s for link in switchboard.peers.values() if link.rtt_s is not None}
         yield _gauges("meshnet_relay_peer_rtt_seconds", "The last ping's way there and back.", "peer_id", rtts)
         yield _histogram("meshnet_event_loop_lag_seconds", "How late the event loop was.", metrics.loop_lag_s)
 

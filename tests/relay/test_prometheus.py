@@ -25,16 +25,17 @@ def samples() -> dict[str, float]:
 
 
 async def test_every_figure_is_there_in_prometheus_own_format(peer: Socket) -> None:
-    metrics.connected(2)
-    metrics.request_ended("peer_gone", 0.2)
-    metrics.dropped("unmatched")
-    metrics.refused("unauthorized")
-    metrics.bytes_passed("in", 1000)
-    metrics.queued(0.002)
-    metrics.lagged(0.002)
-    metrics.replaced("aa11")
+    metrics.open_sockets[2] += 1
+    metrics.outcomes["peer_gone"] += 1
+    metrics.drops["unmatched"] += 1
+    metrics.refusals["unauthorized"] += 1
+    metrics.sockets["replaced"] += 1
+    metrics.num_bytes["in"] += 1000
+    metrics.request_s.add(0.2)
+    metrics.queue_s.add(0.002)
+    metrics.loop_lag_s.add(0.002)
     found = samples()
-    metrics.disconnected(2)
+    metrics.open_sockets[2] -= 1
     assert found["meshnet_relay_connections{2}"] >= 1
     assert found["meshnet_relay_peers"] == 1
     for name in (
@@ -55,7 +56,7 @@ async def test_every_figure_is_there_in_prometheus_own_format(peer: Socket) -> N
 
 
 async def test_buckets_are_cumulative() -> None:
-    metrics.queued(0.0001)
+    metrics.queue_s.add(0.0001)
     found = samples()
     counts = [value for name, value in found.items() if name.startswith("meshnet_relay_queue_seconds_bucket")]
     assert counts == sorted(counts)
@@ -63,8 +64,8 @@ async def test_buckets_are_cumulative() -> None:
 
 
 async def test_only_connected_peers_have_a_round_trip_of_their_own(peer: Socket) -> None:
-    metrics.rtt("aa11", 0.25)
-    metrics.rtt("gone", 0.5)
+    assert not any("rtt" in name for name in samples())  # not yet
+    peer.link.credit.rtt_s = 0.25
     assert samples()["meshnet_relay_peer_rtt_seconds{aa11}"] == 0.25
     hub.detach(peer.link)
     assert not any("rtt" in name for name in samples())

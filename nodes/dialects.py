@@ -8,7 +8,7 @@ from typing import Protocol
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from relay import envelope, wire
-from relay.wire import STATUS, Code, Error, Frame, Hello, Ping, Pong, Welcome, WireError
+from relay.wire import STATUS, Code, Error, Frame, Hello, Ping, Welcome, WireError
 
 _UNREADABLE = "the relay's answer to the registration can't be read"
 

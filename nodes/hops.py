@@ -65,6 +65,8 @@ class TunnelHop:
             raise HopError("no answer through the tunnel in time") from None
         except ConnectionFailed as error:
             raise HopError(error.cause, is_cut=True) from None
+        except wire.WireError as error:
+            raise HopError(f"{error.code}: {error.message}") from None
         return HopAnswer(answer.status, answer.headers, answer.body)
 
     def close(self) -> None:
@@ -126,7 +128,7 @@ class RelayHop:
     def _answer(self, connection: Connection, request_id: str, deadline: Deadline) -> HopAnswer:
         while True:
             text = connection.receive(deadline)
-            if text is None:
+            if not isinstance(text, str):
                 continue
             answer = envelope.decode_answer(text)
             if answer.request_id == "" and isinstance(answer, wire.Response):  # of the socket as a whole

@@ -31,7 +31,7 @@ class Pulse:
         self._answered_at = self._pinged_at = clock()
         self._num_pings = self._num_sent = self._num_taken = 0
         self._pings: OrderedDict[int, _Mark] = OrderedDict()  # unanswered
-        self._bodies: dict[str, tuple[int, int]] = {}  # of requests: (where they end in what was sent, bytes)
+        self._bodies: dict[str, tuple[int, int]] = {}  # of unanswered requests: (what was sent before, bytes)
         self._pinged_bytes = 0
 
     def ping_in_s(self) -> float:
@@ -58,10 +58,12 @@ class Pulse:
             if first == number:
                 return
 
-    def sent(self, num_bytes: int, request_id: str = "", body_bytes: int = 0) -> None:
+    def sent(self, num_bytes: int) -> None:
         self._num_sent += num_bytes
-        if request_id:
-            self._bodies[request_id] = (self._num_sent, body_bytes)
+
+    def asked(self, request_id: str, num_bytes: int) -> None:
+        """A request goes out next, with a body of so many bytes."""
+        self._bodies[request_id] = (self._num_sent, num_bytes)
 
     def settled(self, request_id: str) -> None:
         """The request has its answer, or nobody waits for one."""
@@ -69,7 +71,7 @@ class Pulse:
 
     @property
     def owed_bytes(self) -> int:
-        taken_but_unanswered = sum(size for end, size in self._bodies.values() if end <= self._num_taken)
+        taken_but_unanswered = sum(size for start, size in self._bodies.values() if start < self._num_taken)
         return self._num_sent - self._num_taken + taken_but_unanswered
 
     @property

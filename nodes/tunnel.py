@@ -27,7 +27,7 @@ class Line(Protocol):
     """The sending end of a connection (nodes/outbox.py)."""
 
     def ask(self, request: wire.Request, to: str) -> bool:
-        """False when there is no room for it."""
+        """False when there is no room for it. Raises ConnectionFailed, WireError."""
 
     def cancel(self, request_id: str) -> None: ...
 
@@ -74,7 +74,7 @@ class Tunnel:
     def ask(
         self, to: str, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
     ) -> wire.Response:
-        """The peer's answer, or the relay's or ours about it. Raises TimeoutError, ConnectionFailed."""
+        """The peer's answer, or the relay's or ours about it. Raises TimeoutError, ConnectionFailed, WireError."""
         request_id, line, slot = self._slot()
         if slot is None:
             return _refused(f"{MAX_ASKED} questions of this node are open at the relay")

@@ -32,7 +32,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
 PROTOCOL_VERSION = 1  # what a node and a tracker must agree on; a node of another version is told to upgrade
-WIRE_VERSIONS = (1,)  # relay wire versions this program speaks
+WIRE_VERSIONS = (1, 2)  # relay wire versions this program speaks
 VERSION = 2  # byte 0 of every frame
 SUBPROTOCOL = "meshnet.v2"
 

@@ -68,7 +68,8 @@ def test_an_answer_speaks_for_the_pings_before_it_and_an_unknown_one_for_none(pu
 
 
 def test_a_body_stays_owed_until_its_request_is_answered_and_is_counted_once(pulse: Pulse) -> None:
-    pulse.sent(1100, "ask-1", 1000)
+    pulse.asked("ask-1", 1000)
+    pulse.sent(1100)
     assert pulse.owed_bytes == 1100
     pulse.pong(pulse.ping())
     assert pulse.owed_bytes == 1000
@@ -77,7 +78,8 @@ def test_a_body_stays_owed_until_its_request_is_answered_and_is_counted_once(pul
 
 
 def test_a_request_answered_before_the_ping_owes_what_was_sent_only(pulse: Pulse) -> None:
-    pulse.sent(1100, "ask-1", 1000)
+    pulse.asked("ask-1", 1000)
+    pulse.sent(1100)
     pulse.settled("ask-1")
     assert pulse.owed_bytes == 1100
     pulse.pong(pulse.ping())
@@ -86,7 +88,8 @@ def test_a_request_answered_before_the_ping_owes_what_was_sent_only(pulse: Pulse
 
 def test_eight_unanswered_bodies_of_a_mib_fill_it(pulse: Pulse) -> None:
     for number in range(8):
-        pulse.sent(PING_BYTES, f"ask-{number}", PING_BYTES)
+        pulse.asked(f"ask-{number}", PING_BYTES)
+        pulse.sent(PING_BYTES)
         pulse.pong(pulse.ping())
     assert pulse.owed_bytes == MAX_OWED_BYTES
 

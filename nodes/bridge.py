@@ -29,7 +29,6 @@ LIVED_S = 10.0  # a connection that lasted so long was a good one: the next fail
 REPLACED_PAUSE_S = 60.0
 REFUSED_PAUSE_S = 10.0
 UPGRADE_PAUSE_S = 60.0
-PING_S = 10.0
 
 
 class RelayHttpBridge:
@@ -41,7 +40,7 @@ class RelayHttpBridge:
         node_key: str,
         tls: ssl.SSLContext,
         tunnel: Tunnel | None = None,
-        ping_s: float = PING_S,
+        ping_s: float = wire.PING_S,
         backoff: Backoff | None = None,
         replaced_pause_s: float = REPLACED_PAUSE_S,
     ) -> None:

@@ -97,10 +97,16 @@ class Link:
                 self._end_request(frame.request_id)
             case Error():
                 if not frame.request_id:
-                    raise refused(frame)
+                    return self._hear_of_itself(frame)
                 self._hear(wire.error_response(frame.request_id, frame.code, frame.message))
             case _:
                 self._mind(frame)
+
+    def _hear_of_itself(self, error: Error) -> None:
+        """A message of ours may have been at fault; anything else is the end of the connection."""
+        if error.code is not Code.BAD_REQUEST:
+            raise refused(error)
+        logger.warning("The relay can't read what this node sent: %s", error.message)
 
     def _mind(self, frame: Frame) -> None:
         """What concerns the connection itself."""

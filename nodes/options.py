@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nodes.state import default_folder
-from relay.wire import WIRE_VERSIONS
+from relay.wire import PING_S, WIRE_VERSIONS
 
 PREFERENCES = ("relay", "direct", "fastest")  # which path to a hop comes first, where there are several
-PING_S = 10.0  # between two questions whether the relay is still there
 
 _LAYERS = re.compile(r"(\d{1,6}):(\d{1,6})")
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(\d{1,5})")

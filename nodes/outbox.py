@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.dialects import Dialect
-from nodes.pulse import MAX_OWED_BYTES, Pulse
+from nodes.pulse import Pulse
 from relay import wire
 from relay.wire import Cancel, Chunk, Frame, Ping, Request, Response
 
-MAX_BYTES = MAX_OWED_BYTES
+MAX_BYTES = wire.MAX_BYTES_IN_FLIGHT
 FRAME_BYTES = 256  # what a frame weighs beside its body
 _SEND_DEADLINE_S = 600.0  # of one message; a connection that stalls ends long before (sockets.STALL_S)
 

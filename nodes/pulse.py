@@ -13,9 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-PING_BYTES = 1024 * 1024
-MAX_OWED_BYTES = 8 * PING_BYTES  # over this, streams pause and new requests are refused
-DEAD_AFTER_PERIODS = 1.5  # since the last answered PING
+from relay.wire import PING_EACH_BYTES, STALL_PERIODS
+
 LEAST_WAIT_PERIODS = 0.5  # for an answer, however late its PING could be written
 
 
@@ -36,7 +35,7 @@ class Pulse:
 
     def ping_in_s(self) -> float:
         """Until a PING is due; 0 when it is."""
-        if self._num_sent - self._pinged_bytes >= PING_BYTES:
+        if self._num_sent - self._pinged_bytes >= PING_EACH_BYTES:
             return 0.0
         return max(0.0, self._pinged_at + self.period_s - self._clock())
 
@@ -80,9 +79,7 @@ class Pulse:
         if not self._pings:
             return math.inf
         oldest = next(iter(self._pings.values()))
-        return max(
-            self._answered_at + DEAD_AFTER_PERIODS * self.period_s, oldest.at + LEAST_WAIT_PERIODS * self.period_s
-        )
+        return max(self._answered_at + STALL_PERIODS * self.period_s, oldest.at + LEAST_WAIT_PERIODS * self.period_s)
 
     @property
     def is_dead(self) -> bool:

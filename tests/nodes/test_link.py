@@ -335,3 +335,12 @@ def test_a_welcome_that_is_none_isnt_taken_for_one(reply: bytes | str, caplog: p
         for _ in range(2):
             assert server.opened.acquire(timeout=5)
     assert "the relay's answer to the registration can't be read" in caplog.text
+
+
+def test_a_complaint_of_the_relay_about_a_message_is_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    relay = Relay(lambda relay, request: relay.send(Response(request.request_id, 200)))
+    with relay.serving() as server:
+        relay.send(Error("", Code.BAD_REQUEST, "what was that"))
+        assert relay.ask().status == 200
+        assert len(server.sockets) == 1
+    assert "The relay can't read what this node sent: what was that" in caplog.text

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from nodes.pulse import MAX_OWED_BYTES, PING_BYTES, Pulse
+from nodes.pulse import Pulse
+from relay.wire import MAX_BYTES_IN_FLIGHT, PING_EACH_BYTES
 
 
 class Time:
@@ -36,7 +37,7 @@ def test_a_ping_is_due_each_period(pulse: Pulse, time: Time) -> None:
 
 
 def test_a_ping_is_due_after_each_mib(pulse: Pulse) -> None:
-    pulse.sent(PING_BYTES - 1)
+    pulse.sent(PING_EACH_BYTES - 1)
     assert pulse.ping_in_s() > 0
     pulse.sent(1)
     assert pulse.ping_in_s() == 0
@@ -88,10 +89,10 @@ def test_a_request_answered_before_the_ping_owes_what_was_sent_only(pulse: Pulse
 
 def test_eight_unanswered_bodies_of_a_mib_fill_it(pulse: Pulse) -> None:
     for number in range(8):
-        pulse.asked(f"ask-{number}", PING_BYTES)
-        pulse.sent(PING_BYTES)
+        pulse.asked(f"ask-{number}", PING_EACH_BYTES)
+        pulse.sent(PING_EACH_BYTES)
         pulse.pong(pulse.ping())
-    assert pulse.owed_bytes == MAX_OWED_BYTES
+    assert pulse.owed_bytes == MAX_BYTES_IN_FLIGHT
 
 
 def test_without_an_answer_it_is_dead_within_two_periods_of_the_last_one(pulse: Pulse, time: Time) -> None:

@@ -22,10 +22,12 @@ def key_of(peer_id: str) -> str:
 class MiniRelay:
     def __init__(self, tls: ssl.SSLContext | None = None, wire_versions: Sequence[int] = wire.WIRE_VERSIONS) -> None:
         self.wire_versions = tuple(wire_versions)
+        self.proxy_url = ""  # where others reach it, when that isn't its own address
         self.server = WebSocketServer(self._serve, tls, [wire.SUBPROTOCOL] if 2 in wire_versions else [])
         self.peers: dict[str, ServerSocket] = {}
         self.callers: list[ServerSocket] = []  # on /rpc
         self.asked: list[wire.Request] = []  # what callers sent
+        self.answered: list[wire.Answer] = []  # what peers answered, under the relay's own ids
         self.cancelled: list[str] = []
         self.refuse_rpc = False
         self.registered = threading.Semaphore(0)
@@ -41,10 +43,10 @@ class MiniRelay:
 
     @property
     def ws_url(self) -> str:
-        return f"{self.server.url}/ws"
+        return f"{self.proxy_url or self.server.url}/ws"
 
     def address(self, peer_id: str) -> str:
-        return f"{self.server.url}/rpc/{peer_id}"
+        return f"{self.proxy_url or self.server.url}/rpc/{peer_id}"
 
     def ask(self, peer_id: str, request: wire.Request, caller: ServerSocket | None = None) -> str:
         """Passes a request to a peer; answers go to the caller's socket. The id under which the peer knows it."""
@@ -114,6 +116,7 @@ class MiniRelay:
         return ""
 
     def _pass_answer(self, answer: wire.Answer) -> None:
+        self.answered.append(answer)
         caller, request_id = self._routes.get(answer.request_id, (None, ""))
         if caller:
             with contextlib.suppress(OSError):  # it has gone

@@ -91,9 +91,11 @@ class Site:
         return node
 
     @contextlib.contextmanager
-    def mesh(self, model: Path, cuts: list[str], *options: str) -> Iterator[list[Process]]:
+    def mesh(self, model: Path, cuts: list[str], *options: str, **env: str) -> Iterator[list[Process]]:
         """Nodes of one model, one for each layer range, until the block ends; ready when it begins."""
-        nodes = [self.start_node(f"{model.name}-{number}", model, cut, *options) for number, cut in enumerate(cuts)]
+        nodes = [
+            self.start_node(f"{model.name}-{number}", model, cut, *options, **env) for number, cut in enumerate(cuts)
+        ]
         with self.serving(model.name, nodes):
             yield nodes
 

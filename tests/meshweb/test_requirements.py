@@ -56,5 +56,5 @@ def test_a_site_without_torch_and_a_node_without_channels_answer_a_chat(tmp_path
             site.start_node(name, tmp_path / "tiny", layers, python=node_python)
         site.wait_for_model("tiny", deadline_s=60)
         answer = site.chat("tiny", "Hello", max_tokens=5)
-    assert answer.paths == ["local", "relay"]
+    assert answer.paths == ["local", "tunnel"]
     assert 0 < len(answer.ids) <= 5

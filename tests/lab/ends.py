@@ -107,6 +107,12 @@ class End:
         else:
             self._socket.send_binary(message)
 
+    def say_frame(self, frame: bytes) -> None:
+        """One made by `framed`."""
+        with self._socket.lock:
+            assert self._socket.sock, "the socket has ended"
+            self._socket.sock.sendall(frame)
+
     def hear(self, deadline_s: float | None = None) -> Heard:
         """The next whole answer, or error of the socket. Raises ConnectionError when the socket has ended."""
         try:
@@ -309,3 +315,9 @@ def eventually(condition: Callable[[], Any], deadline_s: float = 10, why: str = 
         assert time.monotonic() < until, why or "it didn't come about in time"
         time.sleep(0.02)
     return found
+
+
+def framed(message: str | bytes) -> bytes:
+    """The message as a client's frame, made once: masking a megabyte takes longer than sending it."""
+    opcode = websocket.ABNF.OPCODE_TEXT if isinstance(message, str) else websocket.ABNF.OPCODE_BINARY
+    return bytes(websocket.ABNF.create_frame(message, opcode).format())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.relay_cases.meshes import RealMesh, real_mesh
 from tests.relay_cases.served import VERSIONS, Served, World
 
 
@@ -30,3 +31,9 @@ def version(request: pytest.FixtureRequest) -> int:
 def world(served: Served, version: int) -> Iterator[World]:
     with World(served, version) as world:
         yield world
+
+
+@pytest.fixture(scope="session")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealMesh]:
+    with real_mesh(tmp_path_factory.mktemp("mesh")) as mesh:
+        yield mesh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -64,6 +64,13 @@ class Served:
     def resident_mib(self) -> float:
         return resident_mib(self.pid)
 
+    def forget_peak(self) -> None:
+        """From here on `peak_mib` counts. Linux: proc(5), clear_refs."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def peak_mib(self) -> float:
+        return resident_mib(self.pid, "VmHWM")
+
 
 class World:
     """A relay, and ends of it in one wire version that are gone when the test is."""
@@ -115,12 +122,6 @@ class World:
         return f"ws://127.0.0.1:{self.proxy.port}" if proxied and self.proxy else self.served.ws_url
 
 
-def resident_mib(pid: int) -> float:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024
-
-
-@contextlib.contextmanager
-def proxied(served: Served) -> Iterator[FaultProxy]:
-    with FaultProxy(served.address) as proxy:
-        yield proxy
+def resident_mib(pid: int, line: str = "VmRSS") -> float:
+    [value] = re.findall(rf"^{line}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return int(value) / 1024

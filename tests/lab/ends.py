@@ -189,8 +189,10 @@ class End:
             self._pieces[request_id].append(heard)
 
 
-class Caller(End):
-    """Opens `wss://<relay>/rpc/<peer_id>` and asks, one thing after another or many at once."""
+class Asking(End):
+    """Asks, one thing after another or many at once."""
+
+    to = ""  # whom, on a socket that asks many
 
     def ask(
         self,
@@ -203,7 +205,8 @@ class Caller(End):
         deadline_ms: int | None = None,
     ) -> None:
         envelope: Envelope = {"request_id": request_id, "method": method, "path": path, "headers": headers or {}}
-        self.say(envelope if deadline_ms is None else envelope | {"deadline_ms": deadline_ms}, body)
+        envelope |= {"deadline_ms": deadline_ms} if deadline_ms is not None else {}
+        self.say(envelope | ({"to": self.to} if self.to else {}), body)
 
     def asked(self, request_id: str, body: bytes | str = b"", **options: Any) -> Heard:
         """Asks, and gives the next answer."""
@@ -214,6 +217,10 @@ class Caller(End):
         """(answer, its body's bytes); a streamed answer's chunks are joined."""
         heard = self.asked("ab12", body, method=method, path=path, headers=headers)
         return heard.envelope, heard.body
+
+
+class Caller(Asking):
+    """Opens `wss://<relay>/rpc/<peer_id>`."""
 
     def __enter__(self) -> Caller:
         return self

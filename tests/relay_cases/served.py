@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import requests
 
-from tests.lab import ends, record
+from tests.lab import ends, record, tunnel
 from tests.lab.faultproxy import FaultProxy
 from tests.lab.processes import Process, environment, free_port, manage_py
 from tests.relay.credentials import SCOPE, credential
 
-LANGUAGES: dict[int, Any] = {1: record}
-VERSIONS = sorted(LANGUAGES)
+LANGUAGES: dict[int, Any] = {1: record, 2: tunnel}
+VERSIONS = [1]  # TODO
 
 
 def echo(envelope: ends.Envelope, body: bytes) -> ends.Answer:
@@ -111,10 +111,14 @@ class World:
         version: int = 0,
         proxied: bool = False,
         timeout_s: float = 20,
-    ) -> ends.Caller:
-        kind = LANGUAGES[version or self.version].Caller
-        url = f"{self._url(proxied)}/rpc/{to}"
-        made: ends.Caller = kind(url, credential(peer_id, scope), timeout_s=timeout_s)
+    ) -> ends.Asking:
+        """Version 1: on /rpc. Version 2: on its own /ws, as a node asks."""
+        made: ends.Asking
+        if (version or self.version) == 1:
+            url = f"{self._url(proxied)}/rpc/{to}"
+            made = record.Caller(url, credential(peer_id, scope), timeout_s=timeout_s)
+        else:
+            made = tunnel.Asker(f"{self._url(proxied)}/ws", peer_id, credential(peer_id, scope), to)
         self._stack.callback(made.die)
         return made
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.lab.ends import Caller, Envelope, Heard, Peer
+from tests.lab.ends import Asking, Envelope, Heard, Peer
 from tests.relay_cases.served import World, echo
 
 IN_FLIGHT = 64  # requests that one caller may have, and one peer
@@ -62,7 +62,7 @@ def test_peers_that_reconnect_in_a_loop_lose_no_request(world: World) -> None:
             [peer.close, peer.die][number % 2]()
             number += 1
 
-    def ask_often(caller: Caller, outcomes: list[Heard]) -> None:
+    def ask_often(caller: Asking, outcomes: list[Heard]) -> None:
         while not over.is_set():
             body = str(len(outcomes)).encode()
             outcomes.append(caller.asked(str(len(outcomes)), body, deadline_ms=5000))
@@ -106,7 +106,7 @@ def test_a_thousand_pipelined_requests_answered_in_random_order_each_carry_their
         assert (answer.status, answer.body) == (200, hashlib.sha256(payloads[answer.request_id]).digest())
 
 
-def _pipelined(caller: Caller, payloads: dict[str, bytes]) -> Iterator[Heard]:
+def _pipelined(caller: Asking, payloads: dict[str, bytes]) -> Iterator[Heard]:
     waiting, num_open = list(payloads.items())[::-1], 0
     while waiting or num_open:
         while waiting and num_open < IN_FLIGHT:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.ends import Answer, Caller, Envelope, framed
+from tests.lab.ends import Answer, Asking, Envelope, framed
 from tests.relay_cases.served import Served, World
 
 MIB = 1024 * 1024
@@ -51,7 +51,7 @@ class Flood:
     def is_over(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
 
-    def _send(self, caller: Caller) -> None:
+    def _send(self, caller: Asking) -> None:
         envelope = {"request_id": "1", "method": "POST", "path": "/forward", "headers": {}, "deadline_ms": 50}
         frame = framed(caller.language.encode(envelope, b"\xff" * MIB))
         for _ in range(self._num_each):
@@ -59,7 +59,7 @@ class Flood:
             self.statuses.append(caller.hear().status)
 
 
-def round_trips(caller: Caller, flood: Flood) -> list[float]:
+def round_trips(caller: Asking, flood: Flood) -> list[float]:
     """Seconds each, as long as the flood lasts."""
     times = []
     while not flood.is_over:

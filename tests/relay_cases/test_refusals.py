@@ -34,9 +34,11 @@ BAD_HEADERS = [{"x-a": "1\r\nx-evil: 1"}, {"x-a": "1\nb"}, {"x-a\r\nx-evil": "1"
 
 
 @pytest.mark.parametrize(("method", "path"), BAD_TARGETS)
-def test_the_relay_refuses_what_no_node_serves_and_the_peer_never_sees_it(world: World, method: str, path: str) -> None:
+def test_the_relay_refuses_what_no_node_serves_and_the_peer_never_sees_it(
+    near_world: World, method: str, path: str
+) -> None:
     """R8."""
-    peer, caller = world.peer(serve=echo), world.caller()
+    peer, caller = near_world.peer(serve=echo), near_world.caller()
     refused = caller.asked("bad", method=method, path=path)
     assert (refused.request_id, refused.status, refused.code) == ("bad", 403, "forbidden")
     assert caller.asked("good", b"x").body == b"x"
@@ -44,22 +46,22 @@ def test_the_relay_refuses_what_no_node_serves_and_the_peer_never_sees_it(world:
 
 
 @pytest.mark.parametrize("headers", BAD_HEADERS, ids=repr)
-def test_the_relay_refuses_headers_that_would_be_more_than_one(world: World, headers: dict[str, str]) -> None:
+def test_the_relay_refuses_headers_that_would_be_more_than_one(near_world: World, headers: dict[str, str]) -> None:
     """R8."""
-    peer, caller = world.peer(serve=echo), world.caller()
+    peer, caller = near_world.peer(serve=echo), near_world.caller()
     refused = caller.asked("bad", headers=headers)
     assert (refused.request_id, refused.status, refused.code) == ("bad", 400, "bad_request")
     assert caller.asked("good", b"x").body == b"x"
     assert len(peer.requests) == 1
 
 
-def test_a_peers_answer_with_such_headers_does_not_reach_the_caller(world: World) -> None:
+def test_a_peers_answer_with_such_headers_does_not_reach_the_caller(near_world: World) -> None:
     """R8."""
 
     def serve(envelope: Envelope, body: bytes) -> tuple[int, dict[str, str], bytes]:
         return 200, {"x-a": "1\r\nset-cookie: evil"} if body == b"evil" else {}, body
 
-    peer, caller = world.peer(serve=serve), world.caller()
+    peer, caller = near_world.peer(serve=serve), near_world.caller()
     refused = caller.asked("bad", b"evil")
     assert (refused.status, refused.code) == (502, "bad_answer")
     assert caller.asked("good", b"x").body == b"x"

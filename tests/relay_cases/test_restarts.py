@@ -15,7 +15,7 @@ from tests.lab.ends import eventually
 from tests.lab.faultproxy import FaultProxy
 from tests.lab.site import events
 from tests.relay_cases.meshes import RealMesh, bridges, peer_id_of
-from tests.relay_cases.served import Served, World
+from tests.relay_cases.served import Deployment, Served, World
 
 NUM_NODES = 20
 
@@ -43,7 +43,7 @@ def is_reached(world: World, number: int) -> bool:
 
 def test_after_kill_9_and_a_restart_every_call_reaches_the_peers_new_socket(own_served: Served, version: int) -> None:
     """R3. And until then it is told so: no call is left without an outcome."""
-    with bridges(own_served.ws_url, 3) as nodes, World(own_served, version) as world:
+    with bridges(own_served.ws_url, 3) as nodes, World(Deployment(own_served, own_served), version) as world:
         assert all(node.connected.wait(5) for node in nodes)
         waiting = world.caller(peer_id_of(1), "dd44")
         assert waiting.asked("before", method="GET", path="/health").status == 200

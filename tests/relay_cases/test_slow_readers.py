@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.ends import Answer, Asking, Envelope, framed
-from tests.relay_cases.served import Served, World
+from tests.relay_cases.served import Deployment, Served, World
 
 MIB = 1024 * 1024
 NUM_REQUESTS, NUM_USUAL_REQUESTS, NUM_CALLERS = 300, 80, 4
@@ -24,7 +24,7 @@ def own_served() -> Iterator[Served]:
 
 @pytest.fixture
 def world(own_served: Served, version: int) -> Iterator[World]:
-    with World(own_served, version) as world:
+    with World(Deployment(own_served, own_served), version) as world:
         yield world
 
 
@@ -86,11 +86,11 @@ def test_a_peer_that_stops_reading_pins_little_memory_and_slows_nobody_else(worl
     other = world.caller("aa11")
     with Flood(world, "bb22", NUM_USUAL_REQUESTS) as read:
         usual = round_trips(other, read)
-    before_mib = world.served.resident_mib()
-    world.served.forget_peak()
+    before_mib = world.peers_at.resident_mib()
+    world.peers_at.forget_peak()
     with Flood(world, "dd44", NUM_REQUESTS) as stalled:
         disturbed = round_trips(other, stalled)
-    assert world.served.peak_mib() - before_mib < 64
+    assert world.peers_at.peak_mib() - before_mib < 64
     assert len(stalled.statuses) == NUM_REQUESTS
     assert set(stalled.statuses) <= {429, 503, 504}
     assert p99(disturbed) < 1.5 * p99(usual) + 0.05

@@ -120,7 +120,7 @@ def test_a_step_that_does_not_fit_is_4xx_at_both_doors_and_the_node_goes_on(
     """R9. With a good ticket, from the ticket's head: nothing else stands before the step."""
     tail = mesh.nodes[1]
     before_mib = resident_mib(tail.pid)
-    relay_addr = f"ws://127.0.0.1:{mesh.site.port}/rpc/{mesh.site.peer_id('tail')}"
+    relay_addr = f"{mesh.site.relay_url}/rpc/{mesh.site.peer_id('tail')}"
     with LANGUAGES[version].Caller(relay_addr, mesh.site.node_key("head")) as caller:
         headers, body = step_of(mesh, changes)
         refused = caller.asked("bad", body, headers=headers)

@@ -71,6 +71,10 @@ class Site:
         self.process = Process([*manage_py(self.python), *serve], self.env)
         self.process.wait_for(r"Listening on")
 
+    def kill(self) -> None:
+        assert self.process
+        self.process.kill()
+
     def model(self, name: str, **options: str) -> None:
         """Sets fields of a model before a node fixes them: wire_dtype, prefill_chunk, context_length."""
         flags = [part for key, value in options.items() for part in (f"--{key.replace('_', '-')}", value)]

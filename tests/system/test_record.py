@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.lab.record import Caller, Envelope, Peer
+from tests.lab.ends import Envelope
+from tests.lab.record import Caller, Peer
 from tests.lab.site import Site
 
 SIGN = """

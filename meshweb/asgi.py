@@ -1,4 +1,4 @@
-"""HTTP to Django, WebSockets to the relay."""
+"""HTTP to Django, WebSockets to the relay, both from the address that proxies in front vouch for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "meshweb.settings")
 http_application = get_asgi_application()  # before anything that imports models
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
 
+from meshweb.proxies import TrustedProxies  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
-application = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
+_sites = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
+application = TrustedProxies(_sites, settings.TRUSTED_PROXIES)

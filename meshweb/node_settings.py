@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshweb import env
+from meshweb import env, logs
 
 SECRET_KEY = "a node signs nothing with it"  # Django wants one to be there
 INSTALLED_APPS = ["nodes"]
@@ -13,11 +13,5 @@ MESHNET_JOIN_TOKEN = env.text("MESHNET_JOIN_TOKEN")
 # A private authority for https and wss, beside the system's: what requests and OpenSSL users set already.
 MESHNET_CA_FILE = env.text("SSL_CERT_FILE") or env.text("REQUESTS_CA_BUNDLE")
 MESHNET_CACHE_DIR = env.text("MESHNET_CACHE_DIR")  # models; empty: the user's cache directory
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO").upper()},
-    "loggers": {name: {"level": "WARNING"} for name in ("urllib3", "transformers", "cheroot", "websocket")},
-}
+_QUIET = ("urllib3", "transformers", "cheroot", "websocket")
+LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
-from meshweb import env
+from meshweb import databases, env, logs
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DEBUG = env.boolean("DEBUG", False)
@@ -42,14 +42,16 @@ PUBLIC_URL = env.text("PUBLIC_URL", "http://127.0.0.1:8000").rstrip("/")
 _public = urlsplit(PUBLIC_URL)
 if _public.scheme not in ("http", "https") or not _public.hostname:
     raise ImproperlyConfigured(f"PUBLIC_URL must be like https://mesh.example.org; it is {PUBLIC_URL!r}")
-RELAY_URL = env.text("RELAY_URL", PUBLIC_URL.replace("http", "ws", 1)).rstrip("/")
-if urlsplit(RELAY_URL).scheme not in ("ws", "wss"):
-    raise ImproperlyConfigured(f"RELAY_URL must be like wss://mesh.example.org; it is {RELAY_URL!r}")
+_RELAY = (("ws", "wss"), "wss://mesh.example.org")
+# Where nodes reach the relay's processes: all of them, and this one. The nodes of a model share a process.
+RELAY_URLS = env.urls("RELAY_URLS", *_RELAY)
+RELAY_URL = env.url("RELAY_URL", (RELAY_URLS or [PUBLIC_URL.replace("http", "ws", 1)])[0], *_RELAY)
+RELAY_URLS = RELAY_URLS or [RELAY_URL]
+REDIS_URL = env.url("REDIS_URL", "", ("redis", "rediss", "unix"), "redis://127.0.0.1:6379/0")  # joins the processes
+RELAY_PING_S = env.number("RELAY_PING_S", 10.0, least=0.2)  # a socket that is silent for longer gets a ping
 ALLOWED_HOSTS = [_public.hostname, "127.0.0.1", "localhost", "[::1]", *env.words("EXTRA_HOSTS")]
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
-TRUSTED_PROXIES = env.words("TRUSTED_PROXIES")  # addresses whose X-Forwarded-For and -Proto are believed
-if TRUSTED_PROXIES:
-    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")  # whose X-Forwarded-For and -Proto are believed (meshweb/proxies.py)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 
 INSTALLED_APPS = [
@@ -89,17 +91,7 @@ TEMPLATES = [
     }
 ]
 
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": DATA_DIR / "meshnet.sqlite3",
-        "OPTIONS": {
-            "transaction_mode": "IMMEDIATE",
-            "timeout": 20,
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-        },
-    }
-}
+DATABASES = {"default": databases.from_url(env.text("DATABASE_URL"), DATA_DIR / "meshnet.sqlite3")}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [
@@ -115,17 +107,12 @@ SERVESTATIC_USE_FINDERS = True  # straight from the packages: no collectstatic t
 
 # Answers whose credential a socket or a request carries (relay/auth.py).
 RELAY_AUTHENTICATE = "tracker.auth.authenticate_peer"
+METRICS_TOKEN = env.text("METRICS_TOKEN")  # opens /metrics
 
 TICKET_KEYS = env.words("TICKET_KEYS")  # Ed25519 private keys, base64, newest first; none: one made at first migrate
 API_KEYS_REQUIRED = env.boolean("API_KEYS_REQUIRED", True)
 ALLOW_PRIVATE_ENDPOINTS = env.boolean("ALLOW_PRIVATE_ENDPOINTS", DEBUG)
 REQUEST_DEADLINE_S = env.integer("REQUEST_DEADLINE_S", 300, least=1)  # a chat's time, from request to last token
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["console"], "level": env.text("LOG_LEVEL", "INFO").upper()},
-    "loggers": {name: {"level": "WARNING"} for name in ("httpx2", "httpcore2", "daphne", "twisted")},
-}
+_QUIET = ("httpx2", "httpcore2", "daphne", "twisted")
+LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)

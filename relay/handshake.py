@@ -1,9 +1,7 @@
-"""What the HTTP headers of a handshake say of the other side: its address, and whether a browser page sent it."""
+"""Whether a browser page of another site opens a socket: programs may from anywhere, pages from this host only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from ipaddress import ip_address, ip_network
 from urllib.parse import urlsplit
 
 from relay.wire import Code, WireError
@@ -24,21 +22,3 @@ def check_origin(headers: Headers) -> None:
     except ValueError:
         pass
     raise WireError(Code.FORBIDDEN, f"a page of {origin.decode('latin-1')[:100]} may not open this socket")
-
-
-def client_address(client: Sequence[object] | None, headers: Headers, trusted: Sequence[str]) -> str:
-    """The address that counts: the last one in X-Forwarded-For that no trusted proxy has."""
-    address = str(client[0]) if client else ""
-    forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
-    for earlier in reversed([entry.strip() for entry in forwarded.split(",") if entry.strip()]):
-        if not _is_in(address, trusted):
-            break
-        address = earlier
-    return address[:64]
-
-
-def _is_in(address: str, networks: Sequence[str]) -> bool:
-    try:
-        return any(ip_address(address) in ip_network(network, strict=False) for network in networks)
-    except ValueError:
-        return False

@@ -12,6 +12,8 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 from tracker.tickets import BadKey, SigningKey
 
+SQLITE = "django.db.backends.sqlite3"
+
 
 @register
 def check_ticket_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
@@ -37,6 +39,27 @@ def check_public_url(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[C
     if not settings.API_KEYS_REQUIRED:
         hint = "Set API_KEYS_REQUIRED=on and give each user a key: manage.py createapikey LABEL."
         problems.append(Warning("Anybody who reaches the site can use it.", hint=hint, id="tracker.W002"))
+    return problems
+
+
+@register
+def check_processes(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
+    return problems_of_several(settings.RELAY_URLS, settings.REDIS_URL, settings.DATABASES["default"]["ENGINE"])
+
+
+def problems_of_several(relay_urls: Sequence[str], redis_url: str, engine: str) -> list[CheckMessage]:
+    """What several `serve` processes of one site need."""
+    has_several = len(relay_urls) > 1
+    problems: list[CheckMessage] = []
+    if (has_several or redis_url) and engine == SQLITE:
+        what = "REDIS_URL is set" if redis_url else "RELAY_URLS names several processes"
+        hint = "Set DATABASE_URL to a PostgreSQL database, like postgresql://user:password@host/name."
+        problems.append(Error(f"{what}, and the database is a file of one machine.", hint=hint, id="tracker.E002"))
+    if has_several and not redis_url:
+        hint = "Set REDIS_URL to the same Redis for all of them, like redis://127.0.0.1:6379/0."
+        problems.append(
+            Warning("RELAY_URLS names several processes that know nothing of each other.", hint=hint, id="tracker.W003")
+        )
     return problems
 
 

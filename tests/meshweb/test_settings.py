@@ -32,7 +32,11 @@ def test_hosts_and_relay_address_follow_from_the_public_url(tmp_path: Path) -> N
     [
         ("PUBLIC_URL", "mesh.example.org", "https://mesh.example.org"),
         ("RELAY_URL", "https://mesh.example.org", "wss://mesh.example.org"),
+        ("RELAY_URLS", "wss://a.example.org,b.example.org", "wss://mesh.example.org"),
+        ("REDIS_URL", "127.0.0.1:6379", "redis://127.0.0.1:6379/0"),
+        ("DATABASE_URL", "mysql://127.0.0.1/x", "postgresql://user:password@host:5432/name"),
         ("DEBUG", "perhaps", "true"),
+        ("LOG_LEVEL", "loud", "warning"),
     ],
 )
 def test_a_wrong_value_stops_the_start_and_says_what_is_right(
@@ -56,3 +60,17 @@ def test_the_data_folder_and_its_secret_are_the_owners_alone_and_kept(tmp_path: 
 def test_debug_is_off_and_api_keys_are_on_unless_said_otherwise(tmp_path: Path) -> None:
     run = read("settings.DEBUG, settings.API_KEYS_REQUIRED, settings.ALLOW_PRIVATE_ENDPOINTS", DATA_DIR=str(tmp_path))
     assert run.stdout.strip() == "False True False"
+
+
+@pytest.mark.parametrize(
+    ("env", "urls"),
+    [
+        ({}, "ws://127.0.0.1:8000 ['ws://127.0.0.1:8000']"),
+        ({"RELAY_URL": "ws://r:1"}, "ws://r:1 ['ws://r:1']"),
+        ({"RELAY_URLS": "ws://r:1,ws://r:2"}, "ws://r:1 ['ws://r:1', 'ws://r:2']"),
+        ({"RELAY_URLS": "ws://r:1,ws://r:2", "RELAY_URL": "ws://r:2"}, "ws://r:2 ['ws://r:1', 'ws://r:2']"),
+    ],
+)
+def test_a_process_has_one_relay_url_of_all(tmp_path: Path, env: dict[str, str], urls: str) -> None:
+    run = read("settings.RELAY_URL, settings.RELAY_URLS", DATA_DIR=str(tmp_path), **env)
+    assert run.stdout.strip() == urls

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from relay.handshake import check_origin, client_address
+from relay.handshake import check_origin
 from relay.wire import Code, WireError
 
 
@@ -28,21 +28,3 @@ def test_pages_of_other_hosts_are_refused(origin: bytes) -> None:
     with pytest.raises(WireError, match="may not open") as caught:
         check_origin([(b"host", b"mesh.example"), (b"origin", origin)])
     assert caught.value.code is Code.FORBIDDEN
-
-
-@pytest.mark.parametrize(
-    ("client", "forwarded", "address"),
-    [
-        (["9.9.9.9", 1], b"1.1.1.1", "9.9.9.9"),  # whoever isn't a proxy can claim anything
-        (["10.0.0.1", 1], b"1.1.1.1", "1.1.1.1"),
-        (["10.0.0.1", 1], b"6.6.6.6, 1.1.1.1, 10.0.0.2", "1.1.1.1"),
-        (["10.0.0.1", 1], b"", "10.0.0.1"),
-        (["10.0.0.1", 1], b"10.0.0.3,10.0.0.2", "10.0.0.3"),
-        (["10.0.0.1", 1], b"junk", "junk"),
-        (None, b"", ""),
-    ],
-)
-def test_the_address_that_counts_is_the_last_one_no_trusted_proxy_has(
-    client: Any, forwarded: bytes, address: str
-) -> None:
-    assert client_address(client, [(b"x-forwarded-for", forwarded)], ["10.0.0.0/24"]) == address

@@ -32,3 +32,31 @@ def test_a_ticket_key_that_is_none_is_an_error_that_keeps_it_secret(settings: Se
     settings.TICKET_KEYS = [SigningKey.generate().text, "not-a-key"]
     [problem] = checks.check_ticket_keys(None)
     assert (problem.id, "entry 2" in problem.msg, "not-a-key" in problem.msg) == ("tracker.E001", True, False)
+
+
+TWO = ["wss://a.example.org", "wss://b.example.org"]
+REDIS = "redis://127.0.0.1:6379/0"
+
+
+@pytest.mark.parametrize(
+    ("relay_urls", "redis_url", "engine", "found"),
+    [
+        (TWO[:1], "", "sqlite3", []),
+        (TWO[:1], "", "postgresql", []),
+        (TWO, REDIS, "postgresql", []),
+        (TWO, "", "postgresql", ["tracker.W003"]),
+        (TWO[:1], REDIS, "sqlite3", ["tracker.E002"]),
+        (TWO, "", "sqlite3", ["tracker.E002", "tracker.W003"]),
+    ],
+)
+def test_several_processes_need_a_database_server_and_redis(
+    relay_urls: list[str], redis_url: str, engine: str, found: list[str]
+) -> None:
+    problems = checks.problems_of_several(relay_urls, redis_url, f"django.db.backends.{engine}")
+    assert [problem.id for problem in problems] == found
+    assert all("Set " in (problem.hint or "") for problem in problems)
+
+
+def test_the_settings_of_this_process_are_checked(settings: Settings) -> None:
+    settings.RELAY_URLS, settings.REDIS_URL = TWO, REDIS
+    assert [problem.id for problem in checks.check_processes(None)] == ["tracker.E002"]

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
 from tracker import registration
-from tracker.addresses import client_address
 from tracker.auth import bearer
 from tracker.errors import ApiError
 from tracker.models import Node
@@ -46,7 +44,7 @@ def register(request: HttpRequest) -> dict[str, Any]:
     who = registration.authenticate(bearer(request))
     fields = _fields(request)
     registration.check_version(fields)
-    address = client_address(request.META, settings.TRUSTED_PROXIES)
+    address = request.META.get("REMOTE_ADDR", "")
     return registration.register(who, check(Registration, fields), timezone.now(), address)
 
 

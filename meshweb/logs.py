@@ -1,0 +1,81 @@
+"""How log lines look, for the site and for a node: for people, or one JSON object a line for what collects them.
+
+Nobody logs a secret on purpose. Whatever looks like one is cut out here all the same: an exception's text, a library's
+debug line, a field of a careless call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+LEVELS = ("info", "debug", "warning", "error", "critical")  # the first one is the default
+FORMATS = ("line", "json")
+LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+MAX_FIELD_CHARS = 500
+
+_CREDENTIAL = re.compile(r"\b((?:join|node|key)_[0-9a-f]{4,60})\.[A-Za-z0-9_-]{16,120}")  # <key_id>.<secret>
+_BEARER = re.compile(r"(?i)\b(bearer\s+)(?!must\b|<)[A-Za-z0-9._~+/=-]{8,}")
+_PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
+_SECRET_NAMES = re.compile(r"(?i).*(token|ticket|secret|credential|authorization|password|cookie|api_?key|node_?key)")
+_BODY_NAMES = frozenset({"body", "data", "content", "messages", "prompt", "text"})
+_STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
+
+
+def configuration(level: str, form: str, *, quiet: Sequence[str] = ()) -> dict[str, Any]:
+    """Django's LOGGING. `quiet`: loggers of which only warnings matter."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": LineFormatter, "fmt": LINE}, "json": {"()": JsonFormatter}},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form}},
+        "root": {"handlers": ["console"], "level": level.upper()},
+        "loggers": {
+            "django": {"handlers": [], "level": "INFO"},  # its own handlers would say everything twice
+            **{name: {"level": "WARNING"} for name in quiet},
+        },
+    }
+
+
+class LineFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redacted(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """time, level, logger, message, what the call gave in `extra`, and `exception` with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": redacted(record.getMessage()),
+        }
+        for name, value in record.__dict__.items():
+            if name not in _STANDARD and name not in entry:
+                entry[name] = _field(name, value)
+        if record.exc_info:
+            entry["exception"] = redacted(self.formatException(record.exc_info))
+        return json.dumps(entry)  # in ASCII: half a surrogate pair in somebody's name can't be written otherwise
+
+
+def redacted(text: str) -> str:
+    """Without the secret parts of credentials, bearers and URLs."""
+    text = _CREDENTIAL.sub(r"\1.…", text)
+    text = _BEARER.sub(r"\1…", text)
+    return _PASSWORD_IN_URL.sub(r"\1…@", text)
+
+
+def _field(name: str, value: object) -> Any:
+    if _SECRET_NAMES.fullmatch(name) or name in _BODY_NAMES:
+        return "…"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    return redacted(str(value))[:MAX_FIELD_CHARS]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from meshweb import logs
+from meshweb.logs import JsonFormatter, LineFormatter
+
+SECRET = "q3Zx8vN1t0yR7wK2m5Lb9cD4fG6hJ"
+
+
+def record(message: str, *arguments: Any, exc_info: Any = None, **extra: Any) -> logging.LogRecord:
+    made = logging.LogRecord("relay.consumers", logging.INFO, "file.py", 1, message, arguments, exc_info)
+    made.__dict__.update(extra)
+    return made
+
+
+def as_json(made: logging.LogRecord) -> dict[str, Any]:
+    line = JsonFormatter().format(made)
+    assert "\n" not in line
+    return dict(json.loads(line))
+
+
+def test_a_line_for_people_has_time_level_and_logger() -> None:
+    assert (
+        LineFormatter(logs.LINE)
+        .format(record("peer %s is here", "aa11"))
+        .endswith(" INFO relay.consumers: peer aa11 is here")
+    )
+
+
+def test_a_json_line_has_the_calls_fields_beside_its_own() -> None:
+    entry = as_json(record("peer %s is here", "aa11", peer_id="aa11", version=2, generation=3, rtt_s=None, where=[1]))
+    assert entry.pop("time").endswith("+00:00")
+    assert entry == {
+        "level": "INFO",
+        "logger": "relay.consumers",
+        "message": "peer aa11 is here",
+        "peer_id": "aa11",
+        "version": 2,
+        "generation": 3,
+        "rtt_s": None,
+        "where": "[1]",
+    }
+
+
+def test_an_exception_is_one_field_with_its_traceback() -> None:
+    try:
+        raise ValueError("no such thing\nhere \ud83d")
+    except ValueError:
+        entry = as_json(record("failed", exc_info=sys.exc_info()))
+    assert entry["exception"].startswith("Traceback")
+    assert "no such thing" in entry["exception"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"refused node_0a1b2c3d4e5f.{SECRET}",
+        f"Authorization: Bearer {SECRET}",
+        f"bearer {SECRET} was bad",
+        f"can't reach postgresql://mesh:{SECRET}@db/mesh",
+        f"redis://:{SECRET}@127.0.0.1:6379/0 is away",
+    ],
+)
+def test_what_looks_like_a_secret_is_cut_out_of_every_line(text: str) -> None:
+    made = record("%s", text, exc_info=(ValueError, ValueError(text), None), note=text)
+    for line in (LineFormatter(logs.LINE).format(made), JsonFormatter().format(made)):
+        assert SECRET not in line
+        assert "…" in line or "\\u2026" in line
+
+
+@pytest.mark.parametrize(
+    "text", ["Authorization: Bearer must carry a join token", "Authorization: Bearer <credential>"]
+)
+def test_advice_about_credentials_stays_readable(text: str) -> None:
+    assert logs.redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "join_token", "ticket", "api_key", "node_key", "Authorization", "body", "prompt"]
+)
+def test_fields_that_hold_secrets_or_bodies_are_never_written(name: str) -> None:
+    assert as_json(record("x", **{name: "something private"}))[name] == "…"
+
+
+def test_bytes_are_written_as_their_number_and_long_fields_are_cut() -> None:
+    entry = as_json(record("x", raw=b"1234", long="y" * 10_000))
+    assert entry["raw"] == "4 bytes"
+    assert len(entry["long"]) == logs.MAX_FIELD_CHARS
+
+
+def test_a_quiet_library_is_heard_only_when_it_warns() -> None:
+    configuration = logs.configuration("info", "json", quiet=["twisted"])
+    assert configuration["root"]["level"] == "INFO"
+    assert configuration["handlers"]["console"]["formatter"] == "json"
+    assert configuration["loggers"]["twisted"] == {"level": "WARNING"}

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import websocket
 
 from bench.sockets import open_socket, read
-from relay import headers, wire
+from relay import envelope, headers, wire
 
 HEADERS = {  # a step's
     "content-type": "application/octet-stream",
@@ -84,10 +84,48 @@ class V1:
         return ws
 
     def encode(self, frame: wire.Frame, to: str = "") -> bytes | str:
-        return wire.encode(frame)
+        return envelope.encode(frame)
 
     def decode_at_peer(self, ws: Any, message: bytes) -> wire.Request | wire.Cancel | None:
-        return wire.decode_peer(message.decode())
+        return envelope.decode_peer(message.decode())
 
     def decode_at_caller(self, ws: Any, message: bytes) -> wire.Answer | None:
-        return wire.decode_answer(message.decode())
+        return envelope.decode_answer(message.decode())
+
+
+class V2:
+    """Binary frames on /ws, where both ends are peers; both answer the relay's PING."""
+
+    opcode = websocket.ABNF.OPCODE_BINARY
+
+    def open_caller(self, url: str, caller_id: str, peer_id: str) -> Any:
+        return self.open_peer(url, caller_id)
+
+    def open_peer(self, url: str, peer_id: str) -> Any:
+        ws = open_socket(f"{url}/ws", peer_id, [wire.SUBPROTOCOL])
+        ws.send(wire.encode_frame(wire.Hello(peer_id)), self.opcode)
+        welcome = wire.decode_frame(read(ws)).frame
+        assert isinstance(welcome, wire.Welcome), welcome
+        return ws
+
+    def encode(self, frame: wire.Frame, to: str = "") -> bytes | str:
+        return wire.encode_frame(frame, to)
+
+    def decode_at_peer(self, ws: Any, message: bytes) -> wire.Request | wire.Cancel | None:
+        frame = self._decode(ws, message)
+        assert frame is None or isinstance(frame, wire.Request | wire.Cancel), frame
+        return frame
+
+    def decode_at_caller(self, ws: Any, message: bytes) -> wire.Answer | None:
+        frame = self._decode(ws, message)
+        if isinstance(frame, wire.Error):
+            return wire.error_response(frame.request_id, frame.code, frame.message)
+        assert frame is None or isinstance(frame, wire.Answer), frame
+        return frame
+
+    def _decode(self, ws: Any, message: bytes) -> wire.Frame | None:
+        frame = wire.decode_frame(message).frame
+        if isinstance(frame, wire.Ping):
+            ws.send(wire.encode_frame(wire.Pong(frame.n)), self.opcode)
+            return None
+        return None if isinstance(frame, wire.Drain) else frame

@@ -24,7 +24,7 @@ from nodes.events import Answer
 from nodes.steps import Layers, StepHeaders, integer, required, session_of
 from nodes.tickets import TicketBook
 from relay import headers as names
-from relay import wire
+from relay import served, wire
 from relay.headers import Hop, Ticket, decode_route
 from relay.wire import Code, WireError
 
@@ -60,7 +60,7 @@ class NodeApi:
         sender = request.sender if door == "relay" else None
         try:
             _check_headers(request.headers)
-            session = wire.check_served(request.method, request.path)
+            session = served.check_served(request.method, request.path)
             if request.path == "/health":
                 return answer_now(self._health(request, door))
             if session:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
 from nodes.sockets import DeadlineSocket, dial
-from relay import wire
+from relay import envelope, wire
 
 CONNECT_DEADLINE_S = 5.0
 
@@ -66,7 +66,7 @@ class RelayHop:
         request = wire.Request(request_id, method, target, headers, body, deadline_ms=deadline_ms)
         try:
             connection = self._kept() or self._opened(deadline)
-            connection.send(wire.encode(request), deadline)
+            connection.send(envelope.encode(request), deadline)
             return self._answer(connection, request_id, deadline)
         except TimeoutError:
             self.close()  # which cancels the request at the node: the attempt has ended
@@ -106,7 +106,7 @@ class RelayHop:
             text = connection.receive(deadline)
             if text is None:
                 continue
-            answer = wire.decode_answer(text)
+            answer = envelope.decode_answer(text)
             if answer.request_id == "" and isinstance(answer, wire.Response):  # of the socket as a whole
                 raise ConnectionFailed(": ".join(wire.error_of(answer.status, answer.body)), answer.status)
             if answer.request_id == request_id and isinstance(answer, wire.Response):

@@ -12,7 +12,7 @@ from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.events import Answer, StreamAnswer
 from nodes.outbox import Outbox
-from relay import wire
+from relay import envelope, wire
 from relay.wire import Code
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Link:
 
     def _dispatch(self, text: str) -> None:
         try:
-            frame = wire.decode_peer(text)
+            frame = envelope.decode_peer(text)
         except wire.WireError as error:
             return self._complain(text, error)
         with self._lock:
@@ -128,7 +128,7 @@ def _cancel(answer: Future[Answer]) -> None:
 def refusal_in(text: str) -> ConnectionFailed:
     """What the relay says in an error frame."""
     try:
-        answer = wire.decode_answer(text)
+        answer = envelope.decode_answer(text)
     except wire.WireError:
         answer = wire.End("")
     if not isinstance(answer, wire.Response) or answer.request_id:

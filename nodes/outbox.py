@@ -11,7 +11,7 @@ from collections import deque
 
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
-from relay import wire
+from relay import envelope, wire
 
 MAX_BYTES = 8 * 1024 * 1024
 FRAME_BYTES = 256  # what a frame weighs beside its body
@@ -105,7 +105,7 @@ class Outbox:
             case bytes():
                 self._connection.pong(item)
             case _:
-                self._connection.send(wire.encode(item), deadline)
+                self._connection.send(envelope.encode(item), deadline)
 
 
 def _weight(item: Item) -> int:

@@ -16,7 +16,7 @@ from cheroot import wsgi
 
 from nodes.api import MAX_CHATS, NodeApi
 from nodes.events import Answer, StreamAnswer
-from relay import wire
+from relay import served, wire
 from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def _request(environ: Environ) -> wire.Request:
         name[5:].lower().replace("_", "-"): str(value) for name, value in environ.items() if name.startswith("HTTP_")
     }
     body = environ["wsgi.input"].read(int(length)) if int(length) else b""
-    return wire.Request("http", environ["REQUEST_METHOD"], environ["REQUEST_URI"], wire.crossing(headers), body)
+    return wire.Request("http", environ["REQUEST_METHOD"], environ["REQUEST_URI"], served.crossing(headers), body)
 
 
 def _send(answer: Answer, start_response: StartResponse) -> Iterable[bytes]:

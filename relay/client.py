@@ -47,8 +47,10 @@ class _Unread:
         self._num_bytes -= _size(answer)
         return answer
 
-    def deliver(self, frame: wire.Frame) -> None:
-        assert not isinstance(frame, wire.Request | wire.Cancel), "the tracker can't be asked"
+    def deliver(self, frame: wire.Frame, sender: str = "") -> None:
+        if isinstance(frame, wire.Error):
+            frame = wire.error_response(frame.request_id, frame.code, frame.message)
+        assert isinstance(frame, wire.Answer), "the tracker can't be asked"
         self._num_bytes += _size(frame)
         if isinstance(frame, wire.Chunk) and self._num_bytes > MAX_UNREAD_BYTES:
             hub.detach(self.link)  # nothing more comes, and the peer is told to stop

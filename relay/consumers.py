@@ -13,7 +13,7 @@ from typing import Any
 from channels.consumer import AsyncConsumer
 from django.conf import settings
 
-from relay import auth, metrics, wire
+from relay import auth, envelope, metrics, wire
 from relay.handshake import check_origin
 from relay.hub import Edge, hub
 from relay.links import Link
@@ -64,8 +64,8 @@ class Door(AsyncConsumer):
     def left(self, link: Link[Edge]) -> None:
         """The socket is gone, and whatever hung on it."""
 
-    def deliver(self, frame: wire.Frame) -> None:
-        self.say(wire.encode(frame, to_peer=True))
+    def deliver(self, frame: wire.Frame, sender: str = "") -> None:
+        self.say(envelope.encode(frame, to_peer=True))
 
     def say(self, text: str) -> None:
         if self.is_closing or self.outbox.put(text):
@@ -79,7 +79,7 @@ class Door(AsyncConsumer):
             return
         self.is_closing = True
         self.settled()
-        self.outbox.end(wire.encode_error(code, message), wire.close_code(code))
+        self.outbox.end(envelope.encode_error(code, message), wire.close_code(code))
         if self.link:
             hub.detach(self.link)
 
@@ -141,7 +141,9 @@ class Door(AsyncConsumer):
         if self.is_closing:
             return
         if text is None:
-            self.say(wire.encode_error(Code.BAD_REQUEST, "binary messages belong to version 2; this socket speaks 1"))
+            self.say(
+                envelope.encode_error(Code.BAD_REQUEST, "binary messages belong to version 2; this socket speaks 1")
+            )
         elif self.link:
             self.heard(self.link, text)
         elif sum(map(len, self._early)) + len(text) > self.max_early_bytes:
@@ -161,7 +163,7 @@ class PeerConsumer(Door):
         if not link.generation:
             return self._register(link, text)
         try:
-            hub.answer(link, wire.decode_answer(text))
+            hub.answer(link, envelope.decode_answer(text))
         except WireError as error:
             hub.malformed(link, error)
             logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message)
@@ -174,7 +176,7 @@ class PeerConsumer(Door):
         if len(text) > wire.MAX_FIRST_MESSAGE_BYTES:
             return self._refuse(Code.TOO_LARGE, f"the first message exceeds {wire.MAX_FIRST_MESSAGE_BYTES} bytes")
         try:
-            peer_id = wire.decode_register(text)
+            peer_id = envelope.decode_register(text)
         except WireError as error:
             return self._refuse(error.code, error.message)
         if peer_id != link.peer_id:
@@ -182,7 +184,7 @@ class PeerConsumer(Door):
         self.settled()
         hub.register(link)
         logger.info("peer %s is here from %s (registration %d)", peer_id, self.address, link.generation)
-        self.say(wire.encode_registered(peer_id, f"{settings.RELAY_URL}/rpc/{peer_id}"))
+        self.say(envelope.encode_registered(peer_id, f"{settings.RELAY_URL}/rpc/{peer_id}"))
 
 
 class RpcConsumer(Door):
@@ -196,11 +198,11 @@ class RpcConsumer(Door):
     def heard(self, link: Link[Edge], text: str) -> None:
         """`handle_rpc` of the record."""
         try:
-            request = wire.decode_request(text)
+            request = envelope.decode_request(text)
         except WireError as error:
             metrics.outcomes[error.code] += 1
             if not error.request_id:
-                return self.say(wire.encode_error(error.code, error.message))
+                return self.say(envelope.encode_error(error.code, error.message))
             return self.deliver(wire.error_response(error.request_id, error.code, error.message))
         hub.request(link, self.scope["url_route"]["kwargs"]["peer_id"], request)
 

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from relay import metrics, wire
@@ -18,18 +19,32 @@ TICK_S = 0.1  # how late a deadline may be noticed
 class Edge(Protocol):
     """What carries frames out: a socket, or a call of this process. Neither method waits."""
 
-    def deliver(self, frame: wire.Frame) -> None: ...
+    def deliver(self, frame: wire.Frame, sender: str = "") -> None: ...
 
     def close(self, code: wire.Code, message: str) -> None: ...
+
+
+Listener = Callable[[Link[Edge]], None]
 
 
 class Hub:
     def __init__(self) -> None:
         self.switchboard: Switchboard[Edge] = Switchboard(secrets.token_hex(4), metrics.outcomes, metrics.drops)
+        self.on_registered: list[Listener] = []  # told of each registration
+        self.on_detached: list[Listener] = []  # told when the end of a registered link is noticed
         self._effects: deque[Send[Edge] | Close[Edge]] = deque()
         self._is_applying = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def remote(self) -> Callable[[str], Link[Edge] | None] | None:
+        """Asked for a link to a peer that isn't registered here: one that was attached, whose edge leads there."""
+        return self.switchboard.remote
+
+    @remote.setter
+    def remote(self, find: Callable[[str], Link[Edge] | None] | None) -> None:
+        self.switchboard.remote = find
 
     def attach(self, peer_id: str, scope: str, edge: Edge) -> Link[Edge]:
         """Raises a WireError when that is one socket too many."""
@@ -42,9 +57,16 @@ class Hub:
         effects = self.switchboard.register(link, since=time.time())
         metrics.sockets["registered"] += 1
         self._apply(effects)
+        for listener in self.on_registered:
+            listener(link)
 
     def detach(self, link: Link[Edge]) -> None:
+        """Harmless when repeated."""
+        was_here = link in self.switchboard.links
         self._apply(self.switchboard.detach(link, time.monotonic()))
+        if was_here and link.generation:
+            for listener in self.on_detached:
+                listener(link)
 
     def request(self, link: Link[Edge], peer_id: str, request: wire.Request) -> None:
         self._apply(self.switchboard.request(link, peer_id, request, time.monotonic()))
@@ -56,6 +78,10 @@ class Hub:
 
     def malformed(self, link: Link[Edge], error: wire.WireError) -> None:
         self._apply(self.switchboard.malformed(link, error, time.monotonic()))
+
+    def fail(self, link: Link[Edge], relay_id: str, code: wire.Code, message: str) -> None:
+        """Ends one request that `link` was asked: what carries it there has failed."""
+        self._apply(self.switchboard.fail(link, relay_id, code, message, time.monotonic()))
 
     def end_all(self, message: str) -> None:
         self._apply(self.switchboard.end_all(message, time.monotonic()))
@@ -75,8 +101,8 @@ class Hub:
         try:
             while self._effects:
                 match self._effects.popleft():
-                    case Send(link, frame):
-                        link.edge.deliver(frame)
+                    case Send(link, frame, sender):
+                        link.edge.deliver(frame, sender)
                     case Close(link, code, message):
                         link.edge.close(code, message)
         finally:

@@ -59,6 +59,7 @@ class Unread:
 class Send(Generic[Edge]):
     link: Link[Edge]
     frame: wire.Frame
+    sender: str = ""  # the peer_id of the other end, where it is one who speaks
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ nothing can't collect other people's cancelled requests.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic
 
-from relay import wire
+from relay import served, wire
 from relay.links import Close, Edge, Effects, Flight, Link, Load, Send, Unread
 from relay.wire import Code, WireError
 
@@ -29,6 +30,7 @@ class Switchboard(Generic[Edge]):
         self.peers: dict[str, Link[Edge]] = {}
         self.links: set[Link[Edge]] = set()
         self.flights: dict[str, Flight[Edge]] = {}
+        self.remote: Callable[[str], Link[Edge] | None] | None = None  # finds peers of other processes
         self.draining = False
         self._loads: dict[str, Load] = {}
         self._last_number = self._last_generation = 0
@@ -73,7 +75,7 @@ class Switchboard(Generic[Edge]):
             return [self._forward(caller, to, request, now)]
         except WireError as error:
             self.outcomes[error.code] += 1
-            return [Send(caller, wire.error_response(request.request_id, error.code, error.message))]
+            return [Send(caller, wire.Error(request.request_id, error.code, error.message))]
 
     def answer(self, callee: Link[Edge], answer: wire.Answer, now: float) -> Effects[Edge]:
         flight = self._flight_of(callee, answer.request_id)
@@ -84,7 +86,7 @@ class Switchboard(Generic[Edge]):
             if flight.streaming and (answer.stream or answer.status < 400):
                 return self._fail(flight, Code.BAD_ANSWER, "the peer began a second answer", now)
             flight.streaming = answer.stream
-            headers = wire.crossing(answer.headers)
+            headers = served.crossing(answer.headers)
             translated: wire.Answer = replace(answer, request_id=flight.request_id, headers=headers)
         elif not flight.streaming:
             return self._fail(flight, Code.BAD_ANSWER, "the peer continued an answer that it hadn't begun", now)
@@ -92,7 +94,12 @@ class Switchboard(Generic[Edge]):
             translated = replace(answer, request_id=flight.request_id)
         if wire.is_last(answer):
             self._end(flight, "answered")
-        return [Send(flight.caller, translated)]
+        return [Send(flight.caller, translated, callee.peer_id)]
+
+    def fail(self, callee: Link[Edge], relay_id: str, code: Code, message: str, now: float) -> Effects[Edge]:
+        """One request that the callee was asked ends with an error, if it hasn't ended yet."""
+        flight = callee.tasks.get(relay_id)
+        return self._fail(flight, code, message, now) if flight else []
 
     def malformed(self, callee: Link[Edge], error: WireError, now: float) -> Effects[Edge]:
         """A message of a peer that can't be read: its request fails, where the request is known."""
@@ -124,7 +131,7 @@ class Switchboard(Generic[Edge]):
 
     def _forward(self, caller: Link[Edge], to: str, request: wire.Request, now: float) -> Send[Edge]:
         """The request as the peer gets it. Raises the WireError that is the caller's answer instead."""
-        wire.check_served(request.method, request.path)
+        served.check_served(request.method, request.path)
         if request.request_id in caller.calls:
             raise WireError(Code.CONFLICT, "a request with this request_id is in flight on this socket")
         if self.draining:
@@ -140,12 +147,15 @@ class Switchboard(Generic[Edge]):
         for load in (caller.asking, callee.working):
             load.requests += 1
             load.bytes += num_bytes
-        crossing, left_ms = wire.crossing(request.headers), max(1, int(left_s * 1000))
+        crossing, left_ms = served.crossing(request.headers), max(1, int(left_s * 1000))
         body, sender = request.body, caller.peer_id
-        return Send(callee, wire.Request(relay_id, request.method, request.path, crossing, body, sender, left_ms))
+        passed = wire.Request(relay_id, request.method, request.path, crossing, body, sender, left_ms)
+        return Send(callee, passed, sender)
 
     def _callee(self, caller: Link[Edge], to: str) -> Link[Edge]:
         callee = self.peers.get(to)
+        if callee is None and self.remote:
+            callee = self.remote(to)
         if callee is None or (caller.scope != callee.scope and caller.peer_id != wire.TRACKER):
             raise WireError(Code.NOT_FOUND, f"no peer {to[:64]} is connected here that you may ask")
         return callee
@@ -167,11 +177,11 @@ class Switchboard(Generic[Edge]):
         flights = list(callee.tasks.values())
         for flight in flights:
             self._end(flight, Code.PEER_GONE)
-        return [Send(it.caller, wire.error_response(it.request_id, Code.PEER_GONE, message)) for it in flights]
+        return [Send(it.caller, wire.Error(it.request_id, Code.PEER_GONE, message)) for it in flights]
 
     def _fail(self, flight: Flight[Edge], code: Code, message: str, now: float) -> Effects[Edge]:
         cancel = self._cancel(flight, code, now)
-        return [Send(flight.caller, wire.error_response(flight.request_id, code, message)), cancel]
+        return [Send(flight.caller, wire.Error(flight.request_id, code, message)), cancel]
 
     def _cancel(self, flight: Flight[Edge], outcome: str, now: float) -> Send[Edge]:
         callee, num_bytes = flight.callee, flight.num_bytes
@@ -179,7 +189,7 @@ class Switchboard(Generic[Edge]):
         if num_bytes:
             callee.working.bytes += num_bytes
             callee.unread[flight.relay_id] = Unread(flight.number, num_bytes, now + PROOF_OF_READING_S)
-        return Send(callee, wire.Cancel(flight.relay_id))
+        return Send(callee, wire.Cancel(flight.relay_id), flight.caller.peer_id)
 
     def _end(self, flight: Flight[Edge], outcome: str) -> None:
         del self.flights[flight.relay_id]

@@ -1,41 +1,46 @@
-"""Envelopes that cross the relay, their limits and their errors. Standard library only.
+"""What crosses the relay: frames, their limits and their errors, and version 2 of the wire. Standard library only.
 
-The relay carries requests from a caller to a peer, and answers back. Version 1 is JSON text messages:
+The relay carries requests from an asker to a peer, and answers back. An asker may have many requests open and each
+ends exactly once: by the answer of the peer that was asked, by an ERROR, or by its own CANCEL.
 
-    caller -> /rpc/<peer_id>   {request_id, method, path, headers, body_base64 | body, deadline_ms?}
-    relay  -> peer on /ws      the same with type "relay-http-request", the relay's own request_id, and `from`
-    peer   -> relay -> caller  {request_id, status, headers, body_base64 | body}                one answer, or
-                               {request_id, status, headers, stream: true}, {request_id, chunk | chunk_base64}…,
-                               {request_id, end: true}                                          a streamed one
-    relay  -> peer             {type: "relay-http-cancel", request_id}      the caller has gone, or its time is up
-    relay  -> caller           {request_id, status, body: {"error": {code, message}}}           at any moment
+    peer  -> relay   HELLO                 on /ws, first, within 5 s; the id must be the credential's
+    relay -> peer    WELCOME               it may be asked, and may ask; on /rpc/<peer_id> unasked: it may ask
+    asker -> relay   REQUEST id=its own    to any peer of its scope; on /rpc to that one
+    relay -> peer    REQUEST id=relay's    with `from`; late answers can't match, askers can't collide
+    peer  -> relay -> asker   RESPONSE     whole; with stream: CHUNK … and a last one, empty
+    relay -> asker   ERROR                 instead of an answer, or in the middle of one; id "": about the socket
+    asker -> relay -> peer    CANCEL       nobody waits any more; the relay says it too, at a deadline or when askers go
+    both             PING -> PONG          each period and after each MiB sent: PONG alone proves reading
+    relay -> peer    DRAIN                 this process stops: finish, then connect again after a random time
 
-A peer opens /ws, says {type: "register", peer_id} and hears {type: "registered", peer_id, relay_addr, limits}. Both
-doors say {type: "error", status, message, request_id: "", body} about no request in particular: the socket's
-credential, its registration, a message that can't be read; a close code of 4000 + status follows when it is the end.
-Text travels in `body` and `chunk`, anything else in base64. Header names are lower-cased on the way in. Unknown keys
-are ignored. Version 2 (binary frames, one socket for both directions) has its first byte reserved: 0x02 never starts
-a JSON text.
+The relay writes `from` into every frame it passes on and never reads a body. A version 2 socket has the WebSocket
+subprotocol `meshnet.v2`, offered by the client and picked by the relay, and carries binary messages only:
+
+    byte 0 version | byte 1 kind | bytes 2-3 length M of meta, big endian | M bytes meta: a JSON object | body
+
+Unknown keys are ignored, `to` and `from` may be absent. Without the subprotocol a socket speaks version 1, JSON text
+(envelope.py), over the same frames. Its first byte is never 2.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
+from enum import IntEnum, StrEnum
+from typing import Any, NamedTuple
 
 PROTOCOL_VERSION = 1  # what a node and a tracker must agree on; a node of another version is told to upgrade
 WIRE_VERSIONS = (1,)  # relay wire versions this program speaks
+VERSION = 2  # byte 0 of every frame
+SUBPROTOCOL = "meshnet.v2"
 
 KIB = 1024
 MAX_BODY_BYTES = 1024 * KIB  # decoded; prefill is cut into chunks of tokens that stay below it
 MAX_HEADERS = 32
 MAX_META_BYTES = 8 * KIB  # method, path and headers together
-LARGE_TEXT_BYTES = 64 * KIB  # from here on text goes as base64 where JSON's escapes would take more room than that
+MAX_META_LENGTH = 2 * MAX_META_BYTES + 2 * KIB  # the same as JSON, every character escaped, and what stands around it
 MAX_MESSAGE_BYTES = 4 * 2 * MAX_BODY_BYTES // 3 + 64 * KIB  # twice the body, base64: one a little over gets its 413
 MAX_FIRST_MESSAGE_BYTES = 8 * KIB  # before a peer has registered
 REGISTER_DEADLINE_S = 5.0
@@ -50,28 +55,9 @@ PING_TIMEOUT_S = 15
 
 TRACKER = "tracker"  # the `from` of requests that the tracker makes itself; no peer_id can be this
 
-_SERVED = frozenset(
-    {
-        ("POST", "/forward"),
-        ("POST", "/v1/chat/completions"),
-        ("POST", "/v1/completions"),
-        ("GET", "/health"),
-    }
-)
-_SESSION_PATH = re.compile(r"/sessions/([0-9a-f]{32})")
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
-_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
-_STAYS_HERE = re.compile(
-    r"connection|keep-alive|te|trailer|transfer-encoding|upgrade|host|cookie|set-cookie|authorization|content-length"
-    r"|forwarded|x-real-ip|(proxy-|x-forwarded-).*"
-)
-_dump = json.JSONEncoder(separators=(",", ":")).encode
-_TEXT_TYPES = ("application/json", "text/")
-
 
 class Code(StrEnum):
-    """Error codes, in envelopes, in the API's errors and in the logs."""
+    """Error codes, in frames, in envelopes, in the API's errors and in the logs."""
 
     BAD_REQUEST = "bad_request"
     UNAUTHORIZED = "unauthorized"
@@ -121,6 +107,19 @@ CLOSE_TOO_LARGE = 4413
 CLOSE_DRAINING = 4503
 
 
+class Kind(IntEnum):
+    REQUEST = 1  # {id, to, from, method, path, headers, deadline_ms} body
+    RESPONSE = 2  # {id, to, from, status, headers, stream} body; stream: no body, CHUNKs follow
+    CHUNK = 3  # {id, to, from, last} body; last: no body
+    CANCEL = 4  # {id, to, from}
+    PING = 5  # {n}
+    PONG = 6  # {n}, the one of the PING that is answered
+    ERROR = 7  # {id, code, message}; id "": about the socket
+    HELLO = 8  # {peer_id}
+    WELCOME = 9  # {peer_id, generation, limits, relay_addr}; generation 0: it can't be asked
+    DRAIN = 10  # {reconnect_in_ms, spread_ms}: connect again after reconnect_in_ms + random * spread_ms
+
+
 class WireError(Exception):
     """Bytes from the other side break a rule: theirs to mend. `request_id` is theirs, where one could be read."""
 
@@ -136,7 +135,7 @@ class Request:
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    sender: str = ""  # stamped by the relay: the caller's peer_id, or TRACKER
+    sender: str = ""  # stamped by the relay: the asker's peer_id, or TRACKER
     deadline_ms: int | None = None
 
 
@@ -165,111 +164,234 @@ class Cancel:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Error:
+    """The relay's outcome of a request, or, with request_id "", what it says of the socket."""
+
+    request_id: str
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    peer_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    peer_id: str
+    generation: int
+    limits: Mapping[str, int]
+    relay_addr: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    reconnect_in_ms: int
+    spread_ms: int
+
+
 Answer = Response | Chunk | End
-Frame = Request | Answer | Cancel
+Frame = Request | Answer | Cancel | Error | Ping | Pong | Hello | Welcome | Drain
 
 
-def is_last(answer: Answer) -> bool:
+class Addressed(NamedTuple):
+    """A frame as it was read, with whom it names; sender is a request's own `sender`."""
+
+    frame: Frame
+    to: str = ""
+    sender: str = ""
+
+
+def is_last(frame: Answer | Error) -> bool:
     """Whether nothing follows it: one answer whole, the end of a streamed one, an error in the middle of one."""
-    return isinstance(answer, End) or (isinstance(answer, Response) and not answer.stream)
+    return isinstance(frame, End | Error) or (isinstance(frame, Response) and not frame.stream)
 
 
-def encode(frame: Frame, *, to_peer: bool = False) -> str:
-    """The v1 text message of a frame. `to_peer`: as the relay sends a request to a peer, with `type` and `from`."""
-    message: dict[str, Any] = {"request_id": frame.request_id}
-    data = ""
+def encode_frame(frame: Frame, to: str = "", sender: str = "") -> bytes:
+    """The binary message. Raises too_large for meta that no frame can carry."""
+    body = b""
+    meta: dict[str, Any] = {}
+    match frame:
+        case Ping(n) | Pong(n):
+            meta["n"] = n
+        case Hello(peer_id):
+            meta["peer_id"] = peer_id
+        case Welcome(peer_id, generation, limits, relay_addr):
+            meta |= {"peer_id": peer_id, "generation": generation, "limits": dict(limits), "relay_addr": relay_addr}
+        case Drain(reconnect_in_ms, spread_ms):
+            meta |= {"reconnect_in_ms": reconnect_in_ms, "spread_ms": spread_ms}
+        case _:
+            meta["id"] = frame.request_id
+            if to:
+                meta["to"] = to
+            body = _fill_in(meta, frame, sender)
+    head = _dump(meta).encode()
+    if len(head) > MAX_META_LENGTH:
+        raise WireError(
+            Code.TOO_LARGE, f"meta is {len(head)} bytes; the limit is {MAX_META_LENGTH}", meta.get("id", "")
+        )
+    return b"".join((bytes((VERSION, _KINDS[type(frame)], len(head) >> 8, len(head) & 255)), head, body))
+
+
+def decode_frame(data: bytes) -> Addressed:
+    """Any frame of version 2. Raises a WireError, and nothing else; nothing is copied that is over its limit."""
+    if not data or data[0] != VERSION:
+        spoken = f"version {data[0]}" if data else "no version"
+        raise WireError(Code.UPGRADE, f"a frame of {spoken} came; upgrade to version {VERSION}")
+    length = int.from_bytes(data[2:4], "big")
+    if len(data) < 4 or len(data) < 4 + length:
+        raise WireError(Code.BAD_REQUEST, "the frame is shorter than it says")
+    if length > MAX_META_LENGTH:
+        raise WireError(Code.TOO_LARGE, f"meta is {length} bytes; the limit is {MAX_META_LENGTH}")
+    meta = parsed_object(data[4 : 4 + length])
+    num_bytes = len(data) - 4 - length
+    kind = data[1]
+    if kind not in _WITH_ID:
+        if num_bytes:
+            raise WireError(Code.BAD_REQUEST, f"a frame of kind {kind} has no body")
+        return Addressed(_about_the_socket(kind, meta))
+    request_id = checked_id(meta.get("id"), "id") if kind != Kind.ERROR or meta.get("id") != "" else ""
+    if num_bytes > MAX_BODY_BYTES:
+        message = f"the body is {num_bytes} bytes; the limit is {MAX_BODY_BYTES}"
+        raise WireError(Code.TOO_LARGE, message, request_id)
+    to, sender = _name(meta, "to", request_id), _name(meta, "from", request_id)
+    frame = _about_a_request(kind, meta, request_id, data[4 + length :], sender)
+    if num_bytes and (kind in (Kind.CANCEL, Kind.ERROR) or isinstance(frame, End)):
+        raise WireError(Code.BAD_REQUEST, "a last CHUNK, a CANCEL and an ERROR have no body", request_id)
+    return Addressed(frame, to, sender)
+
+
+def _fill_in(meta: dict[str, Any], frame: Request | Answer | Cancel | Error, sender: str) -> bytes:
+    """What a frame about a request says beside its id; gives its body."""
+    body = b""
     match frame:
         case Request():
-            message |= {"method": frame.method, "path": frame.path, "headers": dict(frame.headers)}
+            sender = sender or frame.sender
+            meta |= {"method": frame.method, "path": frame.path, "headers": dict(frame.headers)}
             if frame.deadline_ms is not None:
-                message["deadline_ms"] = frame.deadline_ms
-            if to_peer:
-                message |= {"type": "relay-http-request", "from": frame.sender}
-            data = _body_member(frame.body, frame.headers)
+                meta["deadline_ms"] = frame.deadline_ms
+            body = frame.body
         case Response():
-            message |= {"status": frame.status, "headers": dict(frame.headers)}
+            meta |= {"status": frame.status, "headers": dict(frame.headers)}
             if frame.stream:
-                message["stream"] = True
+                meta["stream"] = True
             else:
-                data = _body_member(frame.body, frame.headers)
+                body = frame.body
         case Chunk():
-            data = _data_member("chunk", frame.data)
+            body = frame.data
         case End():
-            message["end"] = True
-        case Cancel():
-            message["type"] = "relay-http-cancel"
-    return f"{_dump(message)[:-1]},{data}}}" if data else _dump(message)
+            meta["last"] = True
+        case Error():
+            meta |= {"code": frame.code, "message": frame.message[:MAX_ERROR_CHARACTERS]}
+    if sender:
+        meta["from"] = sender
+    return body
 
 
-def decode_request(text: str) -> Request:
-    """A request from a caller, or from the relay to a peer. Checks everything but whether it may be served."""
-    message = _object(text)
-    request_id = _request_id(message)
+def _about_a_request(kind: int, meta: dict[str, Any], request_id: str, body: bytes, sender: str) -> Frame:
+    match kind:
+        case Kind.REQUEST:
+            method, path, headers, deadline_ms = checked_request(meta, request_id)
+            return Request(request_id, method, path, headers, body, sender, deadline_ms)
+        case Kind.RESPONSE:
+            status, stream = checked_status(meta, request_id), meta.get("stream") is True
+            if stream and body:
+                raise WireError(Code.BAD_REQUEST, "a streamed RESPONSE has no body; CHUNKs follow", request_id)
+            return Response(request_id, status, checked_headers(meta, request_id, MAX_META_BYTES), body, stream)
+        case Kind.CHUNK:
+            return End(request_id) if meta.get("last") is True else Chunk(request_id, body)
+        case Kind.CANCEL:
+            return Cancel(request_id)
+    code, message = meta.get("code"), meta.get("message")
+    if not isinstance(code, str) or not isinstance(message, str):
+        raise WireError(Code.BAD_REQUEST, "an ERROR has code and message", request_id)
+    return Error(request_id, _CODES.get(code, Code.INTERNAL), message[:MAX_ERROR_CHARACTERS])
+
+
+def _about_the_socket(kind: int, meta: dict[str, Any]) -> Frame:
+    match kind:
+        case Kind.PING:
+            return Ping(_number(meta, "n"))
+        case Kind.PONG:
+            return Pong(_number(meta, "n"))
+        case Kind.HELLO:
+            return Hello(checked_id(meta.get("peer_id"), "peer_id"))
+        case Kind.WELCOME:
+            limits, relay_addr = meta.get("limits"), meta.get("relay_addr")
+            if not isinstance(limits, dict) or not isinstance(relay_addr, str):
+                raise WireError(Code.BAD_REQUEST, "a WELCOME has peer_id, generation, limits and relay_addr")
+            known = {name: value for name, value in limits.items() if type(value) is int}
+            return Welcome(checked_id(meta.get("peer_id"), "peer_id"), _number(meta, "generation"), known, relay_addr)
+        case Kind.DRAIN:
+            return Drain(_number(meta, "reconnect_in_ms"), _number(meta, "spread_ms"))
+    raise WireError(Code.BAD_REQUEST, f"unknown kind {kind} of frame")
+
+
+def parsed_object(text: str | bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(text if isinstance(text, str) else text.decode())
+    except (ValueError, RecursionError):
+        raise WireError(Code.BAD_REQUEST, "the message is not JSON") from None
+    if not isinstance(message, dict):
+        raise WireError(Code.BAD_REQUEST, "the message is not a JSON object")
+    return message
+
+
+def checked_id(value: object, key: str) -> str:
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise WireError(Code.BAD_REQUEST, f"{key} must be 1 to 128 printable characters without spaces")
+    return value
+
+
+def checked_request(message: dict[str, Any], request_id: str) -> tuple[str, str, dict[str, str], int | None]:
+    """(method, path, headers, deadline_ms) of a request of either version."""
     method, path = message.get("method"), message.get("path")
     if not isinstance(method, str) or not isinstance(path, str):
         raise WireError(Code.BAD_REQUEST, "method and path must be strings", request_id)
-    headers = _headers(message, request_id, room=MAX_META_BYTES - len(method) - len(path))
+    headers = checked_headers(message, request_id, room=MAX_META_BYTES - len(method) - len(path))
     deadline_ms = message.get("deadline_ms")
     if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms <= 0):
         raise WireError(Code.BAD_REQUEST, "deadline_ms must be a positive integer", request_id)
-    sender = message.get("from", "")
-    if not isinstance(sender, str):
-        raise WireError(Code.BAD_REQUEST, "from must be a string", request_id)
-    return Request(request_id, method, path, headers, _bytes(message, "body", request_id), sender, deadline_ms)
+    return method, path, headers, deadline_ms
 
 
-def decode_answer(text: str) -> Answer:
-    """An answer from a peer, or from the relay to a caller. One with request_id "" speaks of the socket as a whole."""
-    message = _object(text)
-    if message.get("type") == "error":
-        return _error(message)
-    request_id = _request_id(message)
-    if "status" in message:
-        status = message["status"]
-        if type(status) is not int or not 100 <= status <= 599:
-            raise WireError(Code.BAD_REQUEST, "status must be an integer from 100 to 599", request_id)
-        stream = message.get("stream") is True
-        body = b"" if stream else _bytes(message, "body", request_id)
-        return Response(request_id, status, _headers(message, request_id, MAX_META_BYTES), body, stream)
-    if message.get("end") is True:
-        return End(request_id)
-    if "chunk" in message or "chunk_base64" in message:
-        return Chunk(request_id, _bytes(message, "chunk", request_id))
-    raise WireError(Code.BAD_REQUEST, "an answer has status, chunk, chunk_base64 or end", request_id)
+def checked_status(message: dict[str, Any], request_id: str) -> int:
+    status = message.get("status")
+    if type(status) is not int or not 100 <= status <= 599:
+        raise WireError(Code.BAD_REQUEST, "status must be an integer from 100 to 599", request_id)
+    return status
 
 
-def decode_peer(text: str) -> Request | Cancel:
-    """What the relay sends a registered peer."""
-    message = _object(text)
-    if message.get("type") == "relay-http-cancel":
-        return Cancel(_request_id(message))
-    if message.get("type") == "relay-http-request":
-        return decode_request(text)
-    raise WireError(Code.BAD_REQUEST, f"unknown message type {str(message.get('type'))[:40]!r}")
-
-
-def encode_error(code: Code, message: str) -> str:
-    """What a socket hears about no request in particular: a reader of envelopes and one of {type} both understand."""
-    envelope = {"type": "error", "request_id": "", "status": STATUS[code], "message": message}
-    return _dump(envelope | {"body": error_response("", code, message).body.decode()})
+def checked_headers(message: dict[str, Any], request_id: str, room: int) -> dict[str, str]:
+    given = message.get("headers") or {}
+    if not isinstance(given, dict) or len(given) > MAX_HEADERS:
+        raise WireError(Code.BAD_REQUEST, f"headers must be an object of at most {MAX_HEADERS} entries", request_id)
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        lowered = name.lower()
+        if not isinstance(value, str) or not _HEADER_NAME.fullmatch(lowered) or not _HEADER_VALUE.fullmatch(value):
+            raise WireError(Code.BAD_REQUEST, f"header {name[:40]!r} isn't text or has a bad character", request_id)
+        headers[lowered] = value
+        room -= len(lowered) + len(value)
+    if room < 0:
+        raise WireError(Code.TOO_LARGE, f"method, path and headers exceed {MAX_META_BYTES} bytes", request_id)
+    return headers
 
 
 def close_code(code: Code) -> int:
     return CLOSE_UPGRADE if code is Code.UPGRADE else 4000 + STATUS[code]
-
-
-def decode_register(text: str) -> str:
-    """The peer_id that a peer's first message names."""
-    message = _object(text)
-    peer_id = message.get("peer_id")
-    if message.get("type") != "register" or not isinstance(peer_id, str):
-        raise WireError(Code.BAD_REQUEST, 'the first message must be {"type":"register","peer_id":"…"}')
-    return peer_id
-
-
-def encode_registered(peer_id: str, relay_addr: str) -> str:
-    welcome = {"type": "registered", "peer_id": peer_id, "relay_addr": relay_addr, "limits": limits()}
-    return _dump(welcome)
 
 
 def limits() -> dict[str, int]:
@@ -286,7 +408,7 @@ def limits() -> dict[str, int]:
 
 
 def error_response(request_id: str, code: Code, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The envelope of a failure: status by code, body {"error": {code, message}}."""
+    """A failure as an answer: status by code, body {"error": {code, message}}."""
     body = json.dumps({"error": {"code": code.value, "message": message}}).encode()
     return Response(request_id, STATUS[code], {"content-type": "application/json"} | dict(headers or {}), body)
 
@@ -296,106 +418,43 @@ def error_of(status: int, body: bytes) -> tuple[str, str]:
     try:
         error = json.loads(body)["error"]
         return str(error["code"]), str(error["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Code.INTERNAL, f"status {status}: {body[:200].decode('utf-8', 'replace')}"
 
 
-def check_served(method: str, path: str) -> str | None:
-    """Raises 403 unless a node serves this method and exact path; gives the session id of a /sessions/ path."""
-    if (method, path) in _SERVED:
-        return None
-    found = _SESSION_PATH.fullmatch(path)
-    if method == "DELETE" and found:
-        return found[1]
-    raise WireError(Code.FORBIDDEN, f"{method[:16]} {path[:80]} is not served; a node serves {served_paths()}")
-
-
-def served_paths() -> str:
-    return ", ".join(sorted(f"{method} {path}" for method, path in _SERVED)) + ", DELETE /sessions/<32 hex digits>"
-
-
-def crossing(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers that may cross: none that belongs to one connection, names a user or claims an origin."""
-    return {name: value for name, value in headers.items() if not _STAYS_HERE.fullmatch(name)}
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        message = json.loads(text)
-    except (ValueError, RecursionError):
-        raise WireError(Code.BAD_REQUEST, "the message is not JSON") from None
-    if not isinstance(message, dict):
-        raise WireError(Code.BAD_REQUEST, "the message is not a JSON object")
-    return message
-
-
-def _request_id(message: dict[str, Any]) -> str:
-    request_id = message.get("request_id")
-    if not isinstance(request_id, str) or not _REQUEST_ID.fullmatch(request_id):
-        raise WireError(Code.BAD_REQUEST, "request_id must be 1 to 128 printable characters without spaces")
-    return request_id
-
-
-def _error(message: dict[str, Any]) -> Response:
-    """An error that speaks of the whole socket, whether it came with an envelope's body or as {status, message}."""
-    status, body = message.get("status"), message.get("body")
-    if type(status) is not int or not 400 <= status <= 599:
-        raise WireError(Code.BAD_REQUEST, "the status of an error must be an integer from 400 to 599")
-    if not isinstance(body, str):
-        code = next((code for code, number in STATUS.items() if number == status), Code.INTERNAL)
-        body = error_response("", code, str(message.get("message"))).body.decode()
-    return Response("", status, {"content-type": "application/json"}, body.encode(errors="replace"))
-
-
-def _headers(message: dict[str, Any], request_id: str, room: int) -> dict[str, str]:
-    given = message.get("headers") or {}
-    if not isinstance(given, dict) or len(given) > MAX_HEADERS:
-        raise WireError(Code.BAD_REQUEST, f"headers must be an object of at most {MAX_HEADERS} entries", request_id)
-    headers: dict[str, str] = {}
-    for name, value in given.items():
-        lowered = name.lower()
-        if not isinstance(value, str) or not _HEADER_NAME.fullmatch(lowered) or not _HEADER_VALUE.fullmatch(value):
-            raise WireError(Code.BAD_REQUEST, f"header {name[:40]!r} isn't text or has a bad character", request_id)
-        headers[lowered] = value
-        room -= len(lowered) + len(value)
-    if room < 0:
-        raise WireError(Code.TOO_LARGE, f"method, path and headers exceed {MAX_META_BYTES} bytes", request_id)
-    return headers
-
-
-def _bytes(message: dict[str, Any], key: str, request_id: str) -> bytes:
-    """The bytes under `key` (text) or `key`_base64; both absent: empty."""
-    encoded, text = message.get(f"{key}_base64"), message.get(key)
-    try:
-        if encoded is not None:
-            data = base64.b64decode(encoded, validate=True)
-        else:
-            data = (text if text is not None else "").encode()
-    except (ValueError, TypeError, AttributeError):
-        raise WireError(Code.BAD_REQUEST, f"{key}_base64 is not base64, or {key} not text", request_id) from None
-    if len(data) > MAX_BODY_BYTES:
-        raise WireError(Code.TOO_LARGE, f"{key} is {len(data)} bytes; the limit is {MAX_BODY_BYTES}", request_id)
-    return data
-
-
-def _body_member(body: bytes, headers: Mapping[str, str]) -> str:
-    if not body:
+def _name(meta: dict[str, Any], key: str, request_id: str) -> str:
+    value = meta.get(key, "")
+    if value == "":
         return ""
-    if headers.get("content-type", "").startswith(_TEXT_TYPES):
-        return _data_member("body", body)
-    return _base64_member("body", body)
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise WireError(Code.BAD_REQUEST, f"{key} must be a peer_id", request_id)
+    return value
 
 
-def _data_member(key: str, data: bytes) -> str:
-    """Under `key` as text, under `key`_base64 where it isn't text or its escapes would outgrow the message limit."""
-    try:
-        text = json.dumps(data.decode())
-    except UnicodeDecodeError:
-        return _base64_member(key, data)
-    is_short = len(data) < LARGE_TEXT_BYTES or len(text) <= 4 * len(data) // 3
-    return f'"{key}":{text}' if is_short else _base64_member(key, data)
+def _number(meta: dict[str, Any], key: str) -> int:
+    value = meta.get(key)
+    if type(value) is not int or not 0 <= value < 2**53:
+        raise WireError(Code.BAD_REQUEST, f"{key} must be an integer from 0 to 2^53 - 1")
+    return value
 
 
-def _base64_member(key: str, data: bytes) -> str:
-    """Already JSON: to look for escapes in a megabyte that has none takes longer than all the rest."""
-    return f'"{key}_base64":"{base64.b64encode(data).decode()}"'
+MAX_ERROR_CHARACTERS = 500
+_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,64}")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
+_CODES = {code.value: code for code in Code}
+_WITH_ID = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.CHUNK, Kind.CANCEL, Kind.ERROR})
+_KINDS: dict[type[Frame], Kind] = {
+    Request: Kind.REQUEST,
+    Response: Kind.RESPONSE,
+    Chunk: Kind.CHUNK,
+    End: Kind.CHUNK,
+    Cancel: Kind.CANCEL,
+    Error: Kind.ERROR,
+    Ping: Kind.PING,
+    Pong: Kind.PONG,
+    Hello: Kind.HELLO,
+    Welcome: Kind.WELCOME,
+    Drain: Kind.DRAIN,
+}
+_dump = json.JSONEncoder(separators=(",", ":")).encode

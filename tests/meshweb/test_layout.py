@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"meshweb", "relay", "tracker", "nodes", "tests", "bench"}
-SHARED_WIRE = {"relay.wire", "relay.headers"}  # the standard library only, so that a node can have them
+SHARED_WIRE = {"relay.wire", "relay.envelope", "relay.headers", "relay.served"}  # standard library only, for nodes too
 ALLOWED = {
     "meshweb": {"tracker", "relay"},
     "tracker": {*SHARED_WIRE, "relay.client", "relay.presence", "relay.metrics", "relay.auth"},

@@ -8,7 +8,7 @@ import json
 import ssl
 import threading
 
-from relay import wire
+from relay import envelope, wire
 from tests.nodes.websockets import Ended, ServerSocket, WebSocketServer
 
 
@@ -48,7 +48,7 @@ class MiniRelay:
         if caller:
             self._routes[own] = (caller, request.request_id)
         passed = dataclasses.replace(request, request_id=own)
-        self.peers[peer_id].send(wire.encode(passed, to_peer=True))
+        self.peers[peer_id].send(envelope.encode(passed, to_peer=True))
         return own
 
     def cut_callers(self) -> None:
@@ -71,10 +71,10 @@ class MiniRelay:
         self.registered.release()
         try:
             while True:
-                answer = wire.decode_answer(connection.receive())
+                answer = envelope.decode_answer(connection.receive())
                 caller, request_id = self._routes.get(answer.request_id, (None, ""))
                 if caller:
-                    caller.send(wire.encode(dataclasses.replace(answer, request_id=request_id)))
+                    caller.send(envelope.encode(dataclasses.replace(answer, request_id=request_id)))
         finally:
             if self.peers.get(peer_id) is connection:
                 del self.peers[peer_id]
@@ -84,11 +84,11 @@ class MiniRelay:
         open_ids = []
         try:
             while True:
-                request = dataclasses.replace(wire.decode_request(connection.receive()), sender=sender)
+                request = dataclasses.replace(envelope.decode_request(connection.receive()), sender=sender)
                 self.asked.append(request)
                 if peer_id not in self.peers:
                     gone = wire.error_response(request.request_id, wire.Code.PEER_GONE, "the peer isn't here")
-                    connection.send(wire.encode(gone))
+                    connection.send(envelope.encode(gone))
                     continue
                 open_ids.append(self.ask(peer_id, request, connection))
         except Ended:

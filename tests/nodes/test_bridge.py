@@ -13,7 +13,7 @@ import pytest
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
-from relay import wire
+from relay import envelope, wire
 from relay.wire import Code, Request
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import Mesh, parts, shared_tls
@@ -57,8 +57,8 @@ def test_it_registers_with_its_credential_and_answers_requests() -> None:
 
     def serve(connection: ServerSocket) -> None:
         assert welcome(connection) == f"{1:032x}"
-        connection.send(wire.encode(Request("r1", "GET", "/health", sender="tracker"), to_peer=True))
-        answers.append(wire.decode_answer(connection.receive()))
+        connection.send(envelope.encode(Request("r1", "GET", "/health", sender="tracker"), to_peer=True))
+        answers.append(envelope.decode_answer(connection.receive()))
         done.set()
         until_gone(connection)
 
@@ -81,11 +81,11 @@ def test_bad_requests_are_answered_and_the_connection_stays() -> None:
             '{"type":"relay-http-request","request_id":"r2","method":"POST","path":"/x","body_base64":"%"}',
             '{"type":"something-new"}',
             "not json",
-            wire.encode(Request("r3", "GET", "/nothing"), to_peer=True),
+            envelope.encode(Request("r3", "GET", "/nothing"), to_peer=True),
         ):
             connection.send(text)
         for _ in range(3):
-            answer = wire.decode_answer(connection.receive())
+            answer = envelope.decode_answer(connection.receive())
             assert isinstance(answer, wire.Response)
             answers.append(answer)
         done.set()
@@ -103,7 +103,7 @@ def test_it_answers_pings() -> None:
     def serve(connection: ServerSocket) -> None:
         welcome(connection)
         connection.frame(9, b"are you there")
-        connection.send(wire.encode(Request("r1", "GET", "/health"), to_peer=True))
+        connection.send(envelope.encode(Request("r1", "GET", "/health"), to_peer=True))
         connection.receive()
         if connection.pongs == [b"are you there"]:
             got.set()
@@ -195,7 +195,7 @@ def test_a_refused_credential_isnt_tried_in_a_hurry(
 
     def refuse(connection: ServerSocket) -> None:
         connection.receive()
-        connection.send(wire.encode_error(Code.UNAUTHORIZED, "this key is unknown"))
+        connection.send(envelope.encode_error(Code.UNAUTHORIZED, "this key is unknown"))
         connection.close(4401)
         closed_at.append(time.monotonic())
 
@@ -216,7 +216,7 @@ def test_a_cancelled_chat_stops_and_frees_every_hop() -> None:
         request = mesh.request({"prompt": "a", "max_tokens": 150}, PLAIN, max_tokens=150)
         request_id = relay.ask(mesh.head.peer_id, request)
         wait_for(lambda: len(mesh.head.engine.steps) > 2)
-        relay.peers[mesh.head.peer_id].send(wire.encode(wire.Cancel(request_id)))
+        relay.peers[mesh.head.peer_id].send(envelope.encode(wire.Cancel(request_id)))
 
         mesh.wait_until_free()
         assert len(mesh.head.engine.steps) < 100
@@ -244,9 +244,9 @@ def test_a_chat_over_the_relay_is_a_stream_of_chunks_and_an_end() -> None:
 
         def serve(connection: ServerSocket) -> None:
             welcome(connection)
-            connection.send(wire.encode(request, to_peer=True))
+            connection.send(envelope.encode(request, to_peer=True))
             while not frames or not wire.is_last(frames[-1]):
-                frames.append(wire.decode_answer(connection.receive()))
+                frames.append(envelope.decode_answer(connection.receive()))
             done.set()
             until_gone(connection)
 

@@ -11,7 +11,7 @@ import pytest
 
 from nodes.deadline import Deadline
 from nodes.hops import Dialler, DirectHop, HopError, RelayHop
-from relay import wire
+from relay import envelope, wire
 from relay.wire import Response
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
@@ -29,10 +29,10 @@ class Echo:
 
     def __call__(self, connection: ServerSocket) -> None:
         while True:
-            request = wire.decode_request(connection.receive())
+            request = envelope.decode_request(connection.receive())
             self.requests.append(request)
             headers = {"content-type": "application/octet-stream", "x-meshnet-shape": "1,1,1"}
-            connection.send(wire.encode(Response(request.request_id, 200, headers, request.body)))
+            connection.send(envelope.encode(Response(request.request_id, 200, headers, request.body)))
 
 
 @contextlib.contextmanager
@@ -73,8 +73,8 @@ def test_a_relay_hop_keeps_its_connection() -> None:
 
 def test_a_connection_that_ended_between_two_steps_is_opened_anew() -> None:
     def once(connection: ServerSocket) -> None:
-        request = wire.decode_request(connection.receive())
-        connection.send(wire.encode(Response(request.request_id, 200)))
+        request = envelope.decode_request(connection.receive())
+        connection.send(envelope.encode(Response(request.request_id, 200)))
         connection.close()
 
     with relay_hop(once) as (hop, server):
@@ -89,8 +89,8 @@ def test_a_connection_that_ended_between_two_steps_is_opened_anew() -> None:
 def test_pings_between_two_steps_are_answered() -> None:
     def serve(connection: ServerSocket) -> None:
         for _ in range(2):
-            request = wire.decode_request(connection.receive())
-            connection.send(wire.encode(Response(request.request_id, 200)))
+            request = envelope.decode_request(connection.receive())
+            connection.send(envelope.encode(Response(request.request_id, 200)))
             connection.frame(PING, b"idle")
         with contextlib.suppress(Exception):
             connection.receive()
@@ -105,9 +105,9 @@ def test_pings_between_two_steps_are_answered() -> None:
 
 def test_an_answer_to_an_earlier_request_is_passed_over() -> None:
     def serve(connection: ServerSocket) -> None:
-        request = wire.decode_request(connection.receive())
-        connection.send(wire.encode(Response("zz", 200, {}, b"late")))
-        connection.send(wire.encode(Response(request.request_id, 200, {}, b"mine")))
+        request = envelope.decode_request(connection.receive())
+        connection.send(envelope.encode(Response("zz", 200, {}, b"late")))
+        connection.send(envelope.encode(Response(request.request_id, 200, {}, b"mine")))
         with contextlib.suppress(Exception):
             connection.receive()
 
@@ -144,7 +144,7 @@ def test_a_cut_is_told_from_other_failures() -> None:
 def test_an_error_frame_about_the_whole_socket_is_the_cause() -> None:
     def serve(connection: ServerSocket) -> None:
         connection.receive()
-        connection.send(wire.encode_error(wire.Code.UNAUTHORIZED, "this key is unknown"))
+        connection.send(envelope.encode_error(wire.Code.UNAUTHORIZED, "this key is unknown"))
         connection.close(4401)
 
     with relay_hop(serve) as (hop, _), pytest.raises(HopError, match="this key is unknown"):

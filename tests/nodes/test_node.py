@@ -16,8 +16,8 @@ from nodes.memory import DoesNotFit
 from nodes.node import Node
 from nodes.options import NodeOptions, UsageError
 from nodes.state import StateInUse
+from relay import envelope, wire
 from relay import headers as names
-from relay import wire
 from relay.headers import Hop, encode_route
 from tests.nodes.meshes import parts
 from tests.nodes.relays import key_of
@@ -116,7 +116,7 @@ class Caller:
         self.ended = threading.Event()
 
     def send(self, text: str) -> None:
-        self.answers.append(wire.decode_answer(text))
+        self.answers.append(envelope.decode_answer(text))
         if wire.is_last(self.answers[-1]):
             self.ended.set()
 

@@ -8,7 +8,7 @@ import pytest
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.outbox import MAX_BYTES, Outbox
-from relay import wire
+from relay import envelope, wire
 from relay.wire import Chunk, Response
 
 
@@ -26,7 +26,7 @@ class FakeConnection:
         assert self.gate.wait(10)
         if self.failing:
             raise ConnectionFailed("cut")
-        self.sent.append(wire.decode_answer(text))
+        self.sent.append(envelope.decode_answer(text))
 
     def ping(self, deadline: Deadline) -> None:
         self.sent.append("ping")

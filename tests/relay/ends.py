@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import websocket
 
-from relay import wire
+from relay import envelope, wire
 
 
 def take(peer: websocket.WebSocket) -> wire.Request:
@@ -17,14 +17,14 @@ def take(peer: websocket.WebSocket) -> wire.Request:
 def told(peer: websocket.WebSocket) -> wire.Request | wire.Cancel:
     text = peer.recv()
     assert isinstance(text, str)
-    return wire.decode_peer(text)
+    return envelope.decode_peer(text)
 
 
 def hear(ws: websocket.WebSocket) -> wire.Response:
     """The next message: an answer whole, or an error of the socket."""
     text = ws.recv()
     assert isinstance(text, str)
-    return response(wire.decode_answer(text))
+    return response(envelope.decode_answer(text))
 
 
 def response(answer: object) -> wire.Response:

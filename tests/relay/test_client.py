@@ -24,7 +24,7 @@ class Peer:
         self.link = hub.attach("aa11", "m", self)
         hub.register(self.link)
 
-    def deliver(self, frame: wire.Frame) -> None:
+    def deliver(self, frame: wire.Frame, sender: str = "") -> None:
         self.frames.put_nowait(frame)
 
     async def asked(self) -> Request:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import websocket
 
-from relay import wire
+from relay import envelope, wire
 from relay.wire import Chunk, Code, End, Response
 from tests.relay.conftest import Relay
 from tests.relay.ends import die, end, hear, take, told
@@ -21,7 +21,7 @@ def answer(ws: websocket.WebSocket, *frames: Callable[[str], wire.Answer]) -> wi
     """Takes a request and answers it; gives the request."""
     asked = take(ws)
     for frame in frames:
-        ws.send(wire.encode(frame(asked.request_id)))
+        ws.send(envelope.encode(frame(asked.request_id)))
     return asked
 
 
@@ -95,7 +95,7 @@ def test_outcomes_and_drops_are_counted(relay: Relay) -> None:
     peer, caller = relay.register("aa11"), relay.connect("/rpc/aa11", relay.credential("cc33"))
     peer.send('{"request_id":"nobody","status":200}')
     peer.send("nonsense")
-    caller.send(wire.encode(wire.Request("1", "GET", "/health")))
+    caller.send(envelope.encode(wire.Request("1", "GET", "/health")))
     answer(peer, lambda it: Response(it, 200))
     caller.recv()
     after = relay.get("/figures").json()
@@ -106,7 +106,7 @@ def test_outcomes_and_drops_are_counted(relay: Relay) -> None:
 def test_a_revoked_peer_loses_its_sockets_at_once_and_is_told_why(relay: Relay) -> None:
     peer, calling = relay.register("aa11"), relay.connect("/rpc/bb22", relay.credential("aa11"))
     other = relay.register("bb22")
-    calling.send(wire.encode(wire.Request("1", "GET", "/health")))
+    calling.send(envelope.encode(wire.Request("1", "GET", "/health")))
     told(other)
     relay.get("/revoke/aa11")
     for ws in (peer, calling):
@@ -119,7 +119,7 @@ def test_a_binary_message_is_told_which_version_is_spoken_and_the_socket_lives(r
     caller.send_binary(b"\x02\x01\x00\x02{}")
     error = hear(caller)
     assert wire.error_of(error.status, error.body)[0] == Code.BAD_REQUEST
-    caller.send(wire.encode(wire.Request("1", "GET", "/health")))
+    caller.send(envelope.encode(wire.Request("1", "GET", "/health")))
     answer(peer, lambda it: Response(it, 200))
     assert hear(caller).status == 200
 
@@ -147,13 +147,13 @@ def test_a_hop_through_a_kept_socket_takes_milliseconds(relay: Relay) -> None:
 
     def serve() -> None:
         for _ in range(50):
-            peer.send(wire.encode(Response(take(peer).request_id, 200)))
+            peer.send(envelope.encode(Response(take(peer).request_id, 200)))
 
     served = in_thread(serve)
     times = []
     for number in range(50):
         started = time.perf_counter()
-        caller.send(wire.encode(wire.Request(str(number), "POST", "/forward", {}, b"x" * 1200)))
+        caller.send(envelope.encode(wire.Request(str(number), "POST", "/forward", {}, b"x" * 1200)))
         assert hear(caller).status == 200
         times.append(time.perf_counter() - started)
     assert sorted(times)[25] < 0.02
@@ -169,7 +169,7 @@ def test_a_peer_that_stops_reading_pins_little_memory_and_its_callers_are_told(r
     """Callers that leave, so that their requests are over; the peer's unread bytes aren't."""
     relay.register("aa11")  # and never reads again
     before, statuses = resident_mib(relay.process.pid), []
-    message = wire.encode(wire.Request("1", "POST", "/forward", {}, b"\xff" * wire.MAX_BODY_BYTES, deadline_ms=50))
+    message = envelope.encode(wire.Request("1", "POST", "/forward", {}, b"\xff" * wire.MAX_BODY_BYTES, deadline_ms=50))
     for _ in range(60):
         caller = relay.connect("/rpc/aa11", relay.credential("cc33"))
         caller.send(message)

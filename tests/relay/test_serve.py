@@ -12,12 +12,12 @@ import pytest
 import requests
 import websocket
 
-from relay import wire
+from relay import envelope, wire
 from tests.lab.processes import Process, environment, free_port, manage_py
 from tests.relay.conftest import Relay
 from tests.relay.ends import end, hear, take, told
 
-HEALTH = wire.encode(wire.Request("1", "GET", "/health"))
+HEALTH = envelope.encode(wire.Request("1", "GET", "/health"))
 
 
 def open_call(relay: Relay) -> tuple[websocket.WebSocket, websocket.WebSocket, wire.Request]:
@@ -36,7 +36,7 @@ def test_stopping_finishes_what_is_in_flight_refuses_what_is_new_and_tells_every
     assert (refused.request_id, refused.status) == ("2", 503)
     with pytest.raises(OSError):
         own_relay.connect("/rpc/aa11", own_relay.credential("cc33"))
-    peer.send(wire.encode(wire.Response(asked.request_id, 200)))
+    peer.send(envelope.encode(wire.Response(asked.request_id, 200)))
     assert hear(caller).status == 200
     assert end(peer) == end(caller) == (503, wire.CLOSE_DRAINING)
     assert own_relay.process.wait(10) == 0
@@ -48,11 +48,11 @@ def test_stopping_waits_for_a_streamed_http_answer(own_relay: Relay) -> None:
     reading = threading.Thread(target=lambda: texts.append(own_relay.get("/call/aa11").text))
     reading.start()
     asked = take(peer)
-    peer.send(wire.encode(wire.Response(asked.request_id, 200, stream=True)))
+    peer.send(envelope.encode(wire.Response(asked.request_id, 200, stream=True)))
     own_relay.process.send(signal.SIGTERM)
     own_relay.process.wait_for("Stopping")
-    peer.send(wire.encode(wire.Chunk(asked.request_id, b"last words")))
-    peer.send(wire.encode(wire.End(asked.request_id)))
+    peer.send(envelope.encode(wire.Chunk(asked.request_id, b"last words")))
+    peer.send(envelope.encode(wire.End(asked.request_id)))
     reading.join(10)
     assert "last words" in texts[0]
     assert "End(" in texts[0]

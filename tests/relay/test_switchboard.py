@@ -10,7 +10,7 @@ import pytest
 from relay import wire
 from relay.links import Close, Link, Send
 from relay.switchboard import OVERHEAD_BYTES, PROOF_OF_READING_S, Switchboard
-from relay.wire import Cancel, Chunk, Code, End, Request, Response
+from relay.wire import Cancel, Chunk, Code, End, Error, Request, Response
 
 Board = Switchboard[str]
 MIB = 1024 * 1024
@@ -47,16 +47,15 @@ def the_error(effects: Any, link: Any, request_id: str = "1") -> str:
     """The code of the one error that was sent to `link`, for `request_id`."""
     [frame] = [effect.frame for effect in effects if effect.link is link]
     assert frame.request_id == request_id
-    code, _ = wire.error_of(frame.status, frame.body)
-    assert frame.status == wire.STATUS[Code(code)]
-    return code
+    assert isinstance(frame, Error)
+    return frame.code
 
 
 def test_a_request_reaches_the_peer_under_the_relays_id_with_who_asks(board: Board) -> None:
     a, b = caller(board), peer(board)
     asked = Request("1", "POST", "/forward", {"x-a": "1", "cookie": "c"}, b"body", "forged", 1500)
     assert board.request(a, "b", asked, now=0) == [
-        Send(b, Request("x1", "POST", "/forward", {"x-a": "1"}, b"body", "a", 1500))
+        Send(b, Request("x1", "POST", "/forward", {"x-a": "1"}, b"body", "a", 1500), "a")
     ]
 
 
@@ -64,7 +63,7 @@ def test_the_answer_goes_back_under_the_callers_id(board: Board) -> None:
     a, b = caller(board), peer(board)
     board.request(a, "b", forward("mine"), now=0)
     answer = Response("x1", 200, {"x-a": "1", "set-cookie": "c"}, b"out")
-    assert board.answer(b, answer, now=0) == [Send(a, Response("mine", 200, {"x-a": "1"}, b"out"))]
+    assert board.answer(b, answer, now=0) == [Send(a, Response("mine", 200, {"x-a": "1"}, b"out"), "b")]
     assert not board.flights
     assert board.outcomes == {"answered": 1}
 
@@ -73,16 +72,16 @@ def test_callers_with_the_same_id_do_not_collide(board: Board) -> None:
     a, c, b = caller(board), caller(board, "c"), peer(board)
     board.request(a, "b", forward("1"), now=0)
     board.request(c, "b", forward("1"), now=0)
-    assert board.answer(b, Response("x2", 200), now=0) == [Send(c, Response("1", 200))]
-    assert board.answer(b, Response("x1", 201), now=0) == [Send(a, Response("1", 201))]
+    assert board.answer(b, Response("x2", 200), now=0) == [Send(c, Response("1", 200), "b")]
+    assert board.answer(b, Response("x1", 201), now=0) == [Send(a, Response("1", 201), "b")]
 
 
 def test_a_streamed_answer_passes_piece_by_piece_and_ends_once(board: Board) -> None:
     a, b = caller(board), peer(board)
     board.request(a, "b", forward(), now=0)
-    assert board.answer(b, Response("x1", 200, stream=True), now=0) == [Send(a, Response("1", 200, stream=True))]
-    assert board.answer(b, Chunk("x1", b"c"), now=0) == [Send(a, Chunk("1", b"c"))]
-    assert board.answer(b, End("x1"), now=0) == [Send(a, End("1"))]
+    assert board.answer(b, Response("x1", 200, stream=True), now=0) == [Send(a, Response("1", 200, stream=True), "b")]
+    assert board.answer(b, Chunk("x1", b"c"), now=0) == [Send(a, Chunk("1", b"c"), "b")]
+    assert board.answer(b, End("x1"), now=0) == [Send(a, End("1"), "b")]
     assert board.answer(b, End("x1"), now=0) == []
     assert board.outcomes == {"answered": 1}
     assert board.drops == {"unmatched": 1}
@@ -92,7 +91,7 @@ def test_an_error_in_the_middle_of_a_stream_ends_it(board: Board) -> None:
     a, b = caller(board), peer(board)
     board.request(a, "b", forward(), now=0)
     board.answer(b, Response("x1", 200, stream=True), now=0)
-    assert board.answer(b, Response("x1", 500, body=b"why"), now=0) == [Send(a, Response("1", 500, body=b"why"))]
+    assert board.answer(b, Response("x1", 500, body=b"why"), now=0) == [Send(a, Response("1", 500, body=b"why"), "b")]
     assert not board.flights
 
 
@@ -102,7 +101,7 @@ def test_a_stream_that_never_began_is_a_bad_answer(board: Board, first: Any) -> 
     board.request(a, "b", forward(), now=0)
     effects = board.answer(b, first, now=0)
     assert the_error(effects, a) == Code.BAD_ANSWER
-    assert Send(b, Cancel("x1")) in effects
+    assert Send(b, Cancel("x1"), "a") in effects
 
 
 @pytest.mark.parametrize("second", [Response("x1", 200), Response("x1", 200, stream=True)])
@@ -119,7 +118,7 @@ def test_only_the_peer_that_was_asked_can_answer(board: Board) -> None:
     assert board.answer(other, Response("x1", 200), now=0) == []
     assert board.malformed(other, wire.WireError(Code.BAD_REQUEST, "", "x1"), now=0) == []
     assert board.drops == {"unmatched": 1, "malformed": 1}
-    assert board.answer(b, Response("x1", 200), now=0) == [Send(a, Response("1", 200))]
+    assert board.answer(b, Response("x1", 200), now=0) == [Send(a, Response("1", 200), "b")]
 
 
 def test_an_answer_nobody_can_read_fails_its_request(board: Board) -> None:
@@ -130,7 +129,7 @@ def test_an_answer_nobody_can_read_fails_its_request(board: Board) -> None:
         board.request(a, "b", forward(), now=0)
         effects = board.malformed(b, wire.WireError(code, "why", f"x{number}"), now=0)
         assert the_error(effects, a) == outcome
-        assert Send(b, Cancel(f"x{number}")) in effects
+        assert Send(b, Cancel(f"x{number}"), "a") in effects
 
 
 @pytest.mark.parametrize("scope", ["m", "other"])
@@ -164,7 +163,7 @@ def test_a_peer_that_leaves_fails_all_it_was_asked_at_once(board: Board) -> None
     for number in range(5):
         board.request(a, "b", forward(str(number)), now=0)
     effects: Any = board.detach(b, now=0)
-    assert [effect.frame.status for effect in effects] == [502] * 5
+    assert [effect.frame.code for effect in effects] == [Code.PEER_GONE] * 5
     assert board.outcomes == {"peer_gone": 5}
     assert "b" not in board.peers
     assert board.detach(b, now=0) == []
@@ -174,7 +173,7 @@ def test_a_caller_that_leaves_cancels_what_it_asked(board: Board) -> None:
     a, b = caller(board), peer(board)
     board.request(a, "b", forward("1"), now=0)
     board.request(a, "b", forward("2"), now=0)
-    assert board.detach(a, now=0) == [Send(b, Cancel("x1")), Send(b, Cancel("x2"))]
+    assert board.detach(a, now=0) == [Send(b, Cancel("x1"), "a"), Send(b, Cancel("x2"), "a")]
     assert board.outcomes == {"cancelled": 2}
     assert board.answer(b, Response("x1", 200), now=0) == []
 
@@ -203,7 +202,7 @@ def test_a_deadline_ends_the_request_on_both_sides(board: Board) -> None:
     assert board.expire(now=11.4) == []
     effects = board.expire(now=11.5)
     assert the_error(effects, a) == Code.DEADLINE
-    assert Send(b, Cancel("x1")) in effects
+    assert Send(b, Cancel("x1"), "a") in effects
     assert board.answer(b, Response("x1", 200), now=12) == []
 
 
@@ -315,7 +314,7 @@ def test_draining_refuses_what_is_new_and_lets_go_on_what_is_in_flight(board: Bo
     board.request(a, "b", forward(), now=0)
     board.draining = True
     assert the_error(board.request(a, "b", forward("2"), now=0), a, "2") == Code.DRAINING
-    assert board.answer(b, Response("x1", 200), now=0) == [Send(a, Response("1", 200))]
+    assert board.answer(b, Response("x1", 200), now=0) == [Send(a, Response("1", 200), "b")]
 
 
 def test_the_end_of_all_fails_what_is_in_flight_and_closes_every_link(board: Board) -> None:

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from relay import wire
 from relay.links import Close, Link, Send
 from relay.switchboard import Switchboard
-from relay.wire import Cancel, Chunk, Code, End, Request, Response, WireError
+from relay.wire import Cancel, Chunk, Code, End, Error, Request, Response, WireError
 
 NAMES = st.sampled_from("abc")
 PICK = st.integers(0, 10_000)
@@ -44,10 +44,12 @@ class Exchange(RuleBasedStateMachine):
                     self.tasks.append((effect.link, effect.frame.request_id))
                 case Cancel():
                     assert (effect.link, effect.frame.request_id) in self.tasks
-                case answer:
+                case Response() | Chunk() | End() | Error() as answer:
                     assert self.open[answer.request_id] is effect.link, "an answer to whom didn't ask, or a second one"
                     if wire.is_last(answer):
                         self.end(answer.request_id)
+                case other:
+                    raise AssertionError(other)
 
     def end(self, request_id: str) -> None:
         del self.open[request_id]
@@ -119,11 +121,12 @@ class Exchange(RuleBasedStateMachine):
             effects = self.board.malformed(link, WireError(Code.BAD_REQUEST, "", relay_id), self.now)
         else:
             effects = self.board.answer(link, frames[kind], self.now)
-        told = [it for it in effects if isinstance(it, Send) and not isinstance(it.frame, Cancel)]
+        told = [it.frame for it in effects if isinstance(it, Send) and not isinstance(it.frame, Cancel)]
         if link is not asked:
             assert not told, "an answer from whom wasn't asked"
-        for effect in told:
-            assert self.asked_of[effect.frame.request_id] == (asked, relay_id), "an answer to another request"
+        for frame in told:
+            assert isinstance(frame, Response | Chunk | End | Error)
+            assert self.asked_of[frame.request_id] == (asked, relay_id), "an answer to another request"
         self.apply(effects)
 
     @rule(pick=PICK)

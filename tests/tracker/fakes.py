@@ -80,7 +80,7 @@ class PeerSocket:
         self.is_cancelled = asyncio.Event()
         self.reply: Callable[[wire.Request], list[wire.Answer]] = lambda request: []
 
-    def deliver(self, frame: wire.Frame) -> None:
+    def deliver(self, frame: wire.Frame, sender: str = "") -> None:
         self.frames.append(frame)
         if isinstance(frame, wire.Cancel):
             self.is_cancelled.set()

@@ -141,6 +141,23 @@ def check(answer: wire.Answer | None, num_bytes: int) -> None:
     assert len(answer.body) == num_bytes, f"{len(answer.body)} bytes came back instead of {num_bytes}"
 
 
+def wait_until_reachable(line: Line) -> None:
+    """Of the peers, the last one to be: another process learns of them a little later."""
+    peer_id = line.pairs()[-1][1]
+    ws = line.tongue.open_caller(line.caller_url, f"{peer_id}00", peer_id)
+    until = time.perf_counter() + GRACE_S
+    status = 0
+    while status != 200:
+        assert time.perf_counter() < until, f"{line.name}: its peers can't be reached, status {status}"
+        time.sleep(0.1 if status else 0)
+        ws.send(line.tongue.encode(step(b""), peer_id), line.tongue.opcode)
+        while (answer := line.tongue.decode_at_caller(ws, read(ws))) is None:
+            pass
+        assert isinstance(answer, wire.Response), answer
+        status = answer.status
+    ws.shutdown()
+
+
 class End:
     """A process that serves calls of `make(lines)`'s methods over a pipe, and its sockets in between."""
 

@@ -23,10 +23,10 @@ if not __package__:  # run as a file: this folder would be searched first, and `
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench import soak
-from bench.load import Answering, Asking, End, Line, Sample
+from bench.load import Answering, Asking, End, Line, Sample, wait_until_reachable
 from bench.report import finish, median, options, ratio, table
-from bench.servers import Server, allow_many_files
-from bench.tongues import V1, Echo
+from bench.servers import Server, allow_many_files, two_over_redis
+from bench.tongues import V1, V2, Echo
 
 KIB = 1024
 NUM_IDLE = 1000
@@ -78,17 +78,20 @@ def servers() -> Iterator[dict[Line, list[Server]]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         echo = stack.enter_context(Server("bench.echo"))
-        relay = stack.enter_context(Server("bench.settings", folder / "one"))
+        one = stack.enter_context(Server("bench.settings", folder / "one"))
+        here, there, _ = stack.enter_context(two_over_redis(folder))
         yield {
             Line("echo", Echo(), echo.url, callers=MOST_CALLERS): [echo],
-            Line("kept", V1(), relay.url, relay.url, MOST_CALLERS): [relay],
-            Line("per hop", V1(), relay.url, relay.url, MOST_CALLERS, is_kept=False): [relay],
+            Line("tunnel", V2(), one.url, one.url, MOST_CALLERS): [one],
+            Line("kept", V1(), one.url, one.url, MOST_CALLERS): [one],
+            Line("per hop", V1(), one.url, one.url, MOST_CALLERS, is_kept=False): [one],
+            Line("two processes", V2(), here.url, there.url, MOST_CALLERS): [here, there],
         }
 
 
 def rss_per_idle_peer(lines: dict[Line, list[Server]], settle_s: float) -> float:
     """In KiB. Some peers come and go first: what the first of anything costs isn't a peer's."""
-    line, (server,) = next((line, servers) for line, servers in lines.items() if line.name == "kept")
+    line, (server,) = next((line, through) for line, through in lines.items() if line.name == "tunnel")
     with End(Answering, [Line("first", line.tongue, server.url, server.url, NUM_WARMING_UP)]):
         pass
     time.sleep(1)
@@ -103,6 +106,8 @@ def measure(lines: dict[Line, list[Server]], cells: list[Cell], rounds: int, sli
     runs: Runs = defaultdict(list)
     with_peers = [line for line in lines if line.peer_url]
     with End(Answering, with_peers), End(Asking, list(lines)) as asking:
+        for line in with_peers:
+            wait_until_reachable(line)
         for number in range(rounds + 1):
             for cell in cells:
                 for line, through in lines.items():
@@ -148,8 +153,11 @@ def compare(runs: Runs, above: str, below: str, cell: Cell, name: str) -> float:
 
 def figures(runs: Runs) -> dict[str, float]:
     return {
-        "kept_rtt_over_echo": compare(runs, "kept", "echo", LATENCY, "rtt_ms"),
-        "kept_rps_over_echo": compare(runs, "kept", "echo", THROUGHPUT, "per_s"),
+        "tunnel_rtt_over_echo": compare(runs, "tunnel", "echo", LATENCY, "rtt_ms"),
+        "tunnel_rps_over_echo": compare(runs, "tunnel", "echo", THROUGHPUT, "per_s"),
+        "tunnel_rps_over_echo_by_server_time": compare(runs, "echo", "tunnel", THROUGHPUT, "server_us"),
+        "perhop_rtt_over_tunnel": compare(runs, "per hop", "tunnel", LATENCY, "rtt_ms"),
+        "two_process_rtt_over_one": compare(runs, "two processes", "tunnel", LATENCY, "rtt_ms"),
     }
 
 

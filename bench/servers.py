@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
 from tests.lab.processes import Process, environment, manage, manage_py
+from tests.lab.redis import Redis
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -42,6 +45,13 @@ class Server:
     def rss_kib(self) -> int:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0])
+
+
+@contextmanager
+def two_over_redis(folder: Path) -> Iterator[tuple[Server, Server, Redis]]:
+    with Redis(folder / "redis") as redis, ExitStack() as stack:
+        here, there = (Server("bench.settings", folder / name, REDIS_URL=redis.url) for name in ("here", "there"))
+        yield stack.enter_context(here), stack.enter_context(there), redis
 
 
 def allow_many_files() -> None:

@@ -1,8 +1,9 @@
 """Traffic and churn for a while: whether the servers' memory and Redis' keys stay bounded.
 
-Ends come and go under new names, in the middle of things and in error, while others ask and answer. After each batch
-the memory is read. The first third is warming up; of the rest, the least of each part counts, since what was in use
-for a moment is no leak, and the slope is the median of the slopes between all pairs of these.
+Two processes over Redis. Ends come and go under new names, in the middle of things and in error, while others ask and
+answer, in one process and across. After each batch memory and keys are counted. The first third is warming up; of the
+rest, the least of each part counts, since what was in use for a moment is no leak, and the slope is the median of the
+slopes between all pairs of these.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+import redis
+
 from bench.churn import Churning
-from bench.load import Answering, Asking, End, Line, Sample
+from bench.load import Answering, Asking, End, Line, Sample, wait_until_reachable
 from bench.report import finish, median, options, table
-from bench.servers import Server
-from bench.tongues import V1
+from bench.servers import Server, two_over_redis
+from bench.tongues import V1, V2
 
 BATCH_S = 0.5
 BODY_BYTES = (1200, 8192, 65536)  # batch by batch
@@ -31,34 +34,47 @@ NUM_PARTS = 20  # of the rest
 class Reading:
     num_requests: int
     rss_kib: list[int]  # of each server
+    redis_keys: int
 
 
 def main() -> None:
     chosen = options(__doc__)
-    num_batches = 70 if chosen.quick else 1000
-    with tempfile.TemporaryDirectory() as folder, Server("bench.settings", Path(folder) / "one") as server:
-        lines = [Line("kept", V1(), server.url, server.url, CALLERS)]
-        readings = soak([server], lines, num_batches)
-    rows = [[str(it.num_requests), ", ".join(map(str, it.rss_kib))] for it in thinned(readings, 10)]
-    print(table(["requests", "RSS, KiB"], rows))
-    finish({"soak_requests": readings[-1].num_requests, "soak_rss_kib_per_10k": slope_per_10k(readings)}, chosen.json)
+    num_batches = 60 if chosen.quick else 1000
+    with tempfile.TemporaryDirectory() as folder, two_over_redis(Path(folder)) as (here, there, bus):
+        lines = [
+            Line("tunnel", V2(), here.url, here.url, CALLERS),
+            Line("kept", V1(), here.url, here.url, CALLERS),
+            Line("two processes", V2(), here.url, there.url, CALLERS),
+        ]
+        readings = soak([here, there], lines, num_batches, redis.Redis.from_url(bus.url))
+    rows = [[str(it.num_requests), *map(str, it.rss_kib), str(it.redis_keys)] for it in thinned(readings, 10)]
+    print(table(["requests", "RSS here, KiB", "RSS there, KiB", "keys in Redis"], rows))
+    figures = {
+        "soak_requests": readings[-1].num_requests,
+        "soak_rss_kib_per_10k": slope_per_10k(readings),
+        "soak_most_redis_keys": max(reading.redis_keys for reading in readings),
+    }
+    finish(figures, chosen.json)
 
 
-def soak(servers: Sequence[Server], lines: Sequence[Line], num_batches: int) -> list[Reading]:
+def soak(servers: Sequence[Server], lines: Sequence[Line], num_batches: int, keys: redis.Redis) -> list[Reading]:
     readings: list[Reading] = []
     num_requests = 0
     with (
         End(Answering, lines),
         End(Asking, lines) as asking,
-        End(Churning, lines) as churning,
+        End(Churning, [line for line in lines if line.caller_url == line.peer_url]) as churning,
         ThreadPoolExecutor(1) as beside,
     ):
+        for line in lines:
+            wait_until_reachable(line)
         for number in range(num_batches):
-            line, num_bytes = lines[number % len(lines)], BODY_BYTES[number % len(BODY_BYTES)]
+            line = lines[number % len(lines)]
+            num_bytes = BODY_BYTES[number // len(lines) % len(BODY_BYTES)]
             played = beside.submit(churning.call, "play", BATCH_S)
             sample: Sample = asking.call("measure", line.name, num_bytes, CALLERS, BATCH_S)
             num_requests += len(sample.rtts_s) + played.result()
-            readings.append(Reading(num_requests, [server.rss_kib() for server in servers]))
+            readings.append(Reading(num_requests, [server.rss_kib() for server in servers], keys.dbsize()))
     return readings
 
 

@@ -45,7 +45,7 @@ class Deployment(Site):
             }
         )
         public_url, _ = settings.pop("PUBLIC_URL"), settings.pop("DATA_DIR")
-        super().__init__(folder, public_url=public_url, **settings, LOG_FORMAT="line")
+        super().__init__(folder, public_url=public_url, **settings)
         self.ca_file = folder / "ca.pem"
         self.relay: Process | None = None
         self.nginx: Process | None = None

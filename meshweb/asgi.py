@@ -13,7 +13,8 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from meshweb.proxies import TrustedProxies  # noqa: E402
+from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
 _sites = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-application = TrustedProxies(_sites, settings.TRUSTED_PROXIES)
+application = TrustedProxies(InCluster(_sites), settings.TRUSTED_PROXIES)

@@ -124,6 +124,12 @@ def bearer(headers: list[tuple[bytes, bytes]]) -> str:
 
 def forget(peer_id: str) -> None:
     """The peer's credential no longer counts: drops what is kept of it and closes what it has open. Any thread."""
+    forget_here(peer_id)
+    for herald in list(heralds):
+        herald(peer_id)
+
+
+def forget_here(peer_id: str) -> None:
     authenticator.forget(peer_id)
     hub.expel(peer_id, "the credential has been revoked or replaced")
 
@@ -141,4 +147,5 @@ def _digest(credential: str) -> bytes:
     return hashlib.sha256(credential.encode()).digest()
 
 
+heralds: list[Callable[[str], None]] = []  # they tell other processes whose credential no longer counts
 authenticator = Authenticator(_authenticate, time.monotonic)

@@ -52,7 +52,7 @@ class Deployment(Site):
 
     def start(self) -> None:
         make_certificates(self.folder)
-        self.process = self._serve(self.port, RELAY_URL=f"wss://127.0.0.1:{self.https_port}")
+        self.process = self._serve(self.port)
         self.start_relay()
         self.process.wait_for("Listening on")
         self._start_nginx()

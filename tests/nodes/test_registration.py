@@ -49,7 +49,7 @@ def test_registering_says_what_the_node_is(site: MiniTracker, tracker: Tracker) 
     verb, credential, message = site.asked[0]
     assert (verb, credential) == ("register", "join.token")
     assert message["protocol_version"] == PROTOCOL_VERSION
-    assert message["wire_versions"] == [1]
+    assert message["wire_versions"] == [1, 2]
     assert message["model"] == {
         "name": "tiny",
         "fingerprint": "f" * 64,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ class Relay:
         headers = [f"Authorization: Bearer {bearer}"] if bearer is not None else []
         given: Any = {"timeout": 10, "skip_utf8_validation": True, "header": headers, **options}
         ws: websocket.WebSocket = websocket.create_connection(self.url + path, **given)
-        self._sockets.callback(ws.shutdown)
+        self._sockets.callback(cut, ws)
         return ws
 
     def register(self, peer_id: str, **options: Any) -> websocket.WebSocket:
@@ -44,6 +45,15 @@ class Relay:
 
     def close_sockets(self) -> None:
         self._sockets.close()
+
+
+def cut(ws: websocket.WebSocket) -> None:
+    """Also where a thread reads: a socket that is only closed lives on until that thread has read something."""
+    with contextlib.suppress(OSError):
+        if ws.sock:
+            ws.sock.shutdown(socket.SHUT_RDWR)
+    close: Callable[[], None] = ws.shutdown
+    close()
 
 
 @pytest.fixture(scope="session")

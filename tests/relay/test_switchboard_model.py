@@ -158,7 +158,7 @@ class Exchange(RuleBasedStateMachine):
             self.cut(link)
         assert not self.board.links
         assert not self.board.peers
-        assert not self.board._loads
+        assert not self.board.accounts._callers
 
 
 Exchange.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)

@@ -13,7 +13,13 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from meshweb.proxies import TrustedProxies  # noqa: E402
+from relay import metrics, review  # noqa: E402
+from relay.background import Chore, WithChores  # noqa: E402
+from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
-_sites = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-application = TrustedProxies(_sites, settings.TRUSTED_PROXIES)
+_doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
+_site = WithChores(
+    InCluster(_doors), Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.lagged)
+)
+application = TrustedProxies(_site, settings.TRUSTED_PROXIES)

@@ -73,7 +73,11 @@ class Hub:
         if self._timer is None and self._loop:
             self._timer = self._loop.call_later(TICK_S, self._tick)
 
-    def answer(self, link: Link[Edge], answer: wire.Answer) -> None:
+    def cancel(self, link: Link[Edge], request_id: str) -> None:
+        """The caller waits for this one no more."""
+        self._apply(self.switchboard.cancel(link, request_id, time.monotonic()))
+
+    def answer(self, link: Link[Edge], answer: wire.Answer | wire.Error) -> None:
         self._apply(self.switchboard.answer(link, answer, time.monotonic()))
 
     def malformed(self, link: Link[Edge], error: wire.WireError) -> None:

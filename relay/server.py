@@ -5,6 +5,7 @@ Daphne's own answer to SIGTERM is to cancel everything at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -13,7 +14,7 @@ from daphne.http_protocol import WebRequest
 from daphne.server import Server  # installs the asyncio reactor: before any other import of twisted's
 from twisted.internet import reactor as _reactor
 
-from relay import wire
+from relay import cluster, wire
 from relay.hub import hub
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class RelayServer(Server):
         address = port.getHost()
         host = f"[{address.host}]" if ":" in address.host else address.host
         logger.info("Listening on http://%s:%d", host, address.port)
+        reactor.callLater(0, cluster.start)
 
     def listen_error(self, failure: Any) -> None:
         self.failure = failure.getErrorMessage()
@@ -63,6 +65,8 @@ class RelayServer(Server):
             return
         self._stops_at = time.monotonic() + self.grace_s
         hub.switchboard.draining = True
+        if here := cluster.current():
+            here.withdraw()
         for port in self._ports:
             port.stopListening()
         logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
@@ -88,7 +92,9 @@ class RelayServer(Server):
         if (self._num_busy() or hub.switchboard.links) and time.monotonic() < self._stops_at:
             reactor.callLater(POLL_S, self._wait_for_farewells)
             return
-        reactor.callLater(POLL_S, self.stop)  # the last close frames are on their way
+        here = cluster.current()
+        leaving = asyncio.ensure_future(here.leave() if here else asyncio.sleep(0))
+        leaving.add_done_callback(lambda _: reactor.callLater(POLL_S, self.stop))  # the last close frames are leaving
 
     def _num_busy(self) -> int:
         """Requests: those through the relay, and HTTP ones that have not been answered whole."""

@@ -77,11 +77,20 @@ class Switchboard(Generic[Edge]):
             self.outcomes[error.code] += 1
             return [Send(caller, wire.Error(request.request_id, error.code, error.message))]
 
-    def answer(self, callee: Link[Edge], answer: wire.Answer, now: float) -> Effects[Edge]:
+    def cancel(self, caller: Link[Edge], request_id: str, now: float) -> Effects[Edge]:
+        """The caller waits for this one no more. Harmless when it has ended."""
+        flight = caller.calls.get(request_id)
+        return [self._cancel(flight, "cancelled", now)] if flight else []
+
+    def answer(self, callee: Link[Edge], answer: wire.Answer | wire.Error, now: float) -> Effects[Edge]:
+        """An Error is the outcome that another process found for it."""
         flight = self._flight_of(callee, answer.request_id)
         if flight is None:
             self.drops["unmatched"] += 1
             return []
+        if isinstance(answer, wire.Error):
+            self._end(flight, answer.code)
+            return [Send(flight.caller, replace(answer, request_id=flight.request_id))]
         if isinstance(answer, wire.Response):
             if flight.streaming and (answer.stream or answer.status < 400):
                 return self._fail(flight, Code.BAD_ANSWER, "the peer began a second answer", now)

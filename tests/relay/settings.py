@@ -1,5 +1,7 @@
 """The relay alone: no tracker, no database, credentials of the form `<peer_id>.<scope>.<what>`."""
 
+from meshweb import env
+
 SECRET_KEY = "only for tests"
 INSTALLED_APPS = ["relay"]
 ROOT_URLCONF = "tests.relay.site"
@@ -7,7 +9,8 @@ ASGI_APPLICATION = "tests.relay.site.application"
 ALLOWED_HOSTS = ["*"]
 DATABASES: dict[str, dict[str, object]] = {}
 MIDDLEWARE: list[str] = []
-RELAY_URL = "ws://relay.example"
+RELAY_URL = env.text("RELAY_URL", "ws://relay.example")
+REDIS_URL = env.text("REDIS_URL")
 RELAY_AUTHENTICATE = "tests.relay.credentials.authenticate_peer"
 USE_TZ = True
 LOGGING = {

@@ -11,6 +11,7 @@ from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.urls import path
 
 from relay import auth, client, metrics, presence, wire
+from relay.cluster import InCluster
 
 application_of_http = get_asgi_application()
 
@@ -31,7 +32,9 @@ async def call(request: HttpRequest, peer_id: str) -> StreamingHttpResponse:
 
 async def figures(request: HttpRequest) -> JsonResponse:
     peers = {peer_id: presence.since(peer_id) for peer_id in presence.present()}
-    return JsonResponse({"outcomes": metrics.outcomes, "drops": metrics.drops, "peers": peers})
+    where = {peer_id: presence.where(peer_id) for peer_id in peers}
+    figures = {"outcomes": metrics.outcomes, "drops": metrics.drops, "peers": peers, "where": where}
+    return JsonResponse(figures)
 
 
 def revoke(request: HttpRequest, peer_id: str) -> JsonResponse:
@@ -48,4 +51,6 @@ urlpatterns = [
 
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
-application = ProtocolTypeRouter({"http": application_of_http, "websocket": URLRouter(websocket_urlpatterns)})
+application = InCluster(
+    ProtocolTypeRouter({"http": application_of_http, "websocket": URLRouter(websocket_urlpatterns)})
+)

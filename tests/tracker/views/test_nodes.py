@@ -13,11 +13,12 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from relay import presence
+from relay.auth import authenticator
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.fakes import http_server, send
-from tracker import endpoints
+from tracker import credentials, endpoints
 from tracker.auth import authenticate_peer
-from tracker.credentials import Credential, hash_secret
+from tracker.credentials import Credential, Kind, hash_secret
 from tracker.models import ApiKey, JoinToken, LanguageModel, Node
 from tracker.tickets import SigningKey
 
@@ -150,6 +151,17 @@ def test_a_revoked_token_enrols_nobody(join_token: Token) -> None:
 def test_strangers_are_refused(path: str, credential: Credential | None) -> None:
     status, code, _ = error_of(post(path, credential, WANTED))
     assert (status, code) == (401, "unauthorized")
+
+
+def test_an_address_that_brings_many_bad_keys_is_slowed_and_good_nodes_behind_it_are_not(join_token: Token) -> None:
+    key = key_in(register(join_token[1]))
+    assert post("heartbeat", credentials.mint(Kind.NODE), {}).status_code == 401
+    for _ in range(12):
+        authenticator.throttle.failed("127.0.0.1")
+    refused = post("heartbeat", credentials.mint(Kind.NODE), {})
+    assert error_of(refused)[:2] == (429, "rate_limited")
+    assert refused["Retry-After"] == "3"
+    assert post("heartbeat", key, {}).status_code == 200
 
 
 def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None:

@@ -1,0 +1,151 @@
+"""Two `manage.py serve` processes that share a real Redis: nodes at one, callers at the other."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from relay import wire
+from relay.wire import Chunk, End, Response
+from tests.relay.ends import end, hear, take, told
+from tests.relay.sites import Site, answer, ask, connected, wait_until_known
+
+
+@pytest.fixture(scope="module")
+def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("redis"))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    yield shared_site
+    shared_site.close_sockets()
+
+
+@pytest.mark.parametrize("size", [1200, wire.MAX_BODY_BYTES])
+def test_a_request_and_its_answer_cross_whole(site: Site, size: int) -> None:
+    peer, caller = connected(site)
+    question, reply = os.urandom(size), os.urandom(size)
+    ask(caller, "mine", question)
+    asked = take(peer)
+    assert (asked.body, asked.sender, asked.headers) == (question, "cc33", {"x-a": "1"})
+    answer(peer, Response(asked.request_id, 201, {"x-b": "2"}, reply))
+    assert hear(caller) == Response("mine", 201, {"x-b": "2"}, reply)
+
+
+def test_many_requests_answered_in_any_order_each_get_their_own(site: Site) -> None:
+    peer, caller = connected(site)
+    for number in range(40):
+        ask(caller, f"r{number}", os.urandom(3000) + b"%d" % number)
+    asked = [take(peer) for _ in range(40)]
+    for request in sorted(asked, key=lambda it: hashlib.sha256(it.body).digest()):
+        answer(peer, Response(request.request_id, 200, body=request.body[3000:]))
+    heard = [hear(caller) for _ in range(40)]
+    assert {it.request_id: it.body for it in heard} == {f"r{number}": b"%d" % number for number in range(40)}
+
+
+def test_the_tracker_of_one_process_streams_from_a_peer_of_the_other(site: Site) -> None:
+    peer = site.b.register("aa11")
+    wait_until_known(site.a, "aa11", "ws://b.example")
+    texts: list[str] = []
+    reading = threading.Thread(target=lambda: texts.append(site.a.get("/call/aa11").text))
+    reading.start()
+    asked = take(peer)
+    assert asked.sender == wire.TRACKER
+    answer(peer, Response(asked.request_id, 200, stream=True))
+    for number in range(50):
+        answer(peer, Chunk(asked.request_id, b"%d," % number))
+    answer(peer, End(asked.request_id))
+    reading.join(10)
+    assert [line.split("data=")[1] for line in texts[0].splitlines()[1:-1]] == [f"b'{n},')" for n in range(50)]
+
+
+def test_a_caller_that_leaves_is_a_cancel_at_the_peer(site: Site) -> None:
+    peer, caller = connected(site)
+    ask(caller)
+    asked = take(peer)
+    caller.close()
+    assert told(peer) == wire.Cancel(asked.request_id)
+
+
+def test_a_deadline_is_kept_and_the_peer_told(site: Site) -> None:
+    peer, caller = connected(site)
+    ask(caller, deadline_ms=200)
+    asked = take(peer)
+    assert asked.deadline_ms
+    assert asked.deadline_ms <= 200
+    assert hear(caller).status == 504
+    assert told(peer) == wire.Cancel(asked.request_id)
+
+
+def test_a_peer_that_leaves_fails_its_requests_at_once(site: Site) -> None:
+    peer, caller = connected(site)
+    for number in range(5):
+        ask(caller, f"{number}")
+        take(peer)
+    started = time.monotonic()
+    peer.close()
+    assert {(hear(caller).status) for _ in range(5)} == {502}
+    assert time.monotonic() - started < 1
+    wait_until_known(site.a, "aa11", None)
+    ask(caller, "later")
+    assert hear(caller).status == 404
+
+
+def test_a_peer_of_another_model_is_as_unknown_as_one_that_is_not_there(site: Site) -> None:
+    site.b.register("aa11")
+    wait_until_known(site.a, "aa11", "ws://b.example")
+    stranger = site.a.connect("/rpc/aa11", site.a.credential("dd44", scope="another"))
+    ask(stranger)
+    assert hear(stranger).status == 404
+
+
+def test_the_newest_registration_wins_over_processes(site: Site) -> None:
+    old = site.b.register("aa11")
+    wait_until_known(site.a, "aa11", "ws://b.example")
+    new = site.a.register("aa11")
+    assert end(old) == (409, wire.CLOSE_REPLACED)
+    wait_until_known(site.b, "aa11", "ws://a.example")
+    caller = site.b.connect("/rpc/aa11", site.b.credential("cc33"))
+    ask(caller)
+    answer(new, Response(take(new).request_id, 200))
+    assert hear(caller).status == 200
+
+
+def test_a_credential_revoked_at_one_process_closes_sockets_at_the_other(site: Site) -> None:
+    peer = site.b.register("aa11")
+    wait_until_known(site.a, "aa11", "ws://b.example")
+    site.a.get("/revoke/aa11")
+    assert end(peer) == (401, wire.CLOSE_CREDENTIAL)
+
+
+def test_two_processes_cost_at_most_three_times_one(site: Site) -> None:
+    peer, far = connected(site)
+    near = site.b.connect("/rpc/aa11", site.b.credential("cc33"))
+
+    def serve() -> None:
+        for _ in range(2 * 120):
+            answer(peer, Response(take(peer).request_id, 200, body=bytes(1200)))
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    medians = {}
+    for name, caller in (("one", near), ("two", far)):
+        times = []
+        for number in range(120):
+            started = time.perf_counter()
+            ask(caller, f"{number}", bytes(1200))
+            hear(caller)
+            times.append(time.perf_counter() - started)
+        medians[name] = statistics.median(times) * 1000
+    serving.join(10)
+    print(f"round trip in ms, median: {medians}")
+    assert medians["two"] < 5 * medians["one"]

@@ -50,6 +50,7 @@ class Bus:
         self._layer = RedisPubSubChannelLayer(hosts=[{"address": url, **LAYER}])
         self._wake = asyncio.Event()
         self._silent_ticks = 0
+        self._owes_beat = False
 
     def has_room(self, process: str, num_bytes: int) -> bool:
         return self.is_up and self._pair(process).has_room(num_bytes)
@@ -127,12 +128,14 @@ class Bus:
             self._wake.clear()
             is_idle = False
             while not is_idle:
-                is_idle = True
+                is_idle = not self._owes_beat
+                if self._owes_beat:
+                    self._owes_beat = False
+                    await self._publish(self.process, {"from": self.process})
                 for process, pair in list(self.pairs.items()):
                     if message := pair.next_message():
                         is_idle = False
-                        async with asyncio.timeout(OPERATION_S):
-                            await self._publish(process, _said(self.process, message))
+                        await self._publish(process, _said(self.process, message))
 
     async def _tick(self) -> None:
         ticks = 0
@@ -145,13 +148,12 @@ class Bus:
             for process, pair in list(self.pairs.items()):
                 if why := pair.tick():
                     self._failed(process, why)
-            if ticks % BEAT_TICKS == 0:
-                async with asyncio.timeout(OPERATION_S):
-                    await self._publish(self.process, {"from": self.process})
+            self._owes_beat = ticks % BEAT_TICKS == 0
             self._wake.set()
 
     async def _publish(self, process: str, said: dict[str, Any]) -> None:
-        await self._layer.send(CHANNEL + process, said)
+        async with asyncio.timeout(OPERATION_S):
+            await self._layer.send(CHANNEL + process, said)
 
     async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
         """Nothing is left of the subscription. A reader that is cancelled must not find its channel: it would wait."""

@@ -55,11 +55,12 @@ class Pair:
         """Nothing said, nothing heard."""
         self._waiting: deque[memoryview] = deque()
         self._waiting_bytes = 0
-        self._unacknowledged: deque[tuple[int, int, int]] = deque()  # number, bytes, tick
+        self._unacknowledged: deque[tuple[int, int]] = deque()  # number, bytes
         self._unacknowledged_bytes = 0
         self._last_sent = 0
         self._last_received = 0
         self._ticks = 0
+        self._progress_tick = 0  # of the last acknowledgement, or since when one is awaited
         self._partial = bytearray()
         self._owed_bytes = 0  # received since the last acknowledgement
         self._owes_now = False
@@ -77,6 +78,8 @@ class Pair:
         num_bytes = len(item) + ITEM_OVERHEAD_BYTES
         if self.is_doubtful or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
             return False
+        if not self.outstanding_bytes:
+            self._progress_tick = self._ticks
         self._waiting.append(memoryview(item))
         self._waiting_bytes += num_bytes
         return True
@@ -119,7 +122,7 @@ class Pair:
             self._owes_now = self._owes_now or self._ticks % PROBE_TICKS == 0
         elif self._owed_bytes:
             self._owes_now = True
-        if self._unacknowledged and self._ticks - self._unacknowledged[0][2] > ACKNOWLEDGED_TICKS:
+        if self.outstanding_bytes and self._ticks - self._progress_tick > ACKNOWLEDGED_TICKS:
             return self.fail(f"the other process acknowledged nothing for {ACKNOWLEDGED_TICKS * TICK_S:.0f} s")
         return ""
 
@@ -143,7 +146,7 @@ class Pair:
         num_bytes = sum(map(len, items)) + ITEM_OVERHEAD_BYTES * (len(items) - is_cut)
         self._waiting_bytes -= num_bytes
         self._last_sent += 1
-        self._unacknowledged.append((self._last_sent, num_bytes, self._ticks))
+        self._unacknowledged.append((self._last_sent, num_bytes))
         self._unacknowledged_bytes += num_bytes
         return Message(self.epoch, self._last_sent, self._acknowledgement(), tuple(items), is_cut)
 
@@ -157,6 +160,7 @@ class Pair:
     def _acknowledge(self, number: int) -> None:
         while self._unacknowledged and self._unacknowledged[0][0] <= number:
             self._unacknowledged_bytes -= self._unacknowledged.popleft()[1]
+            self._progress_tick = self._ticks
 
     def _whole_items(self, message: Message) -> tuple[bytes, ...] | None:
         self._owed_bytes += sum(map(len, message.items)) + ITEM_OVERHEAD_BYTES

@@ -128,6 +128,23 @@ def test_a_second_without_acknowledgement_fails_everything_once(a: Pair) -> None
     assert failures == ["the other process acknowledged nothing for 1 s"]
 
 
+def test_what_could_not_even_be_sent_fails_as_what_was_not_acknowledged(a: Pair) -> None:
+    a.offer(b"the road is blocked")
+    assert any(a.tick() for _ in range(2 * ACKNOWLEDGED_TICKS))
+
+
+def test_a_long_backlog_fails_nothing_while_it_moves(a: Pair, b: Pair) -> None:
+    for _ in range(15):
+        a.offer(bytes(1024 * KIB))
+    for _ in range(3 * ACKNOWLEDGED_TICKS):
+        assert not a.tick()
+        for _ in range(8):
+            if message := a.next_message():
+                b.receive(message)
+        b.tick()
+        hear(a, messages(b))
+
+
 def test_nothing_fails_while_nothing_is_said(a: Pair) -> None:
     assert not any(a.tick() for _ in range(100))
     assert a.next_message() is None

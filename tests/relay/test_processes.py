@@ -8,39 +8,13 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-import websocket
 
-from relay import envelope, wire
-from relay.wire import Chunk, End, Request, Response
-from tests.lab.redis import Redis
-from tests.relay.conftest import Relay
+from relay import wire
+from relay.wire import Chunk, End, Response
 from tests.relay.ends import end, hear, take, told
-
-OUTAGE_SEEN_S = 3.0  # by when every process has noticed that Redis is gone, or back
-
-
-class Site:
-    """The processes and their Redis."""
-
-    def __init__(self, folder: Path) -> None:
-        self.redis = Redis(folder)
-        self.redis.start()
-        self.a, self.b = (self.serve(name) for name in "ab")
-
-    def serve(self, name: str) -> Relay:
-        relay = Relay("--grace", "5", REDIS_URL=self.redis.url, RELAY_URL=f"ws://{name}.example")
-        relay.process.wait_for("Joined over Redis")
-        return relay
-
-    def close(self) -> None:
-        for relay in (self.a, self.b):
-            relay.close_sockets()
-            relay.process.stop()
-        self.redis.stop()
+from tests.relay.sites import Site, answer, ask, connected, wait_until_known
 
 
 @pytest.fixture(scope="module")
@@ -48,38 +22,12 @@ def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("redis"))
     yield site
     site.close()
-    for relay in (site.a, site.b):
-        assert "Traceback" not in relay.process.output
 
 
 @pytest.fixture
 def site(shared_site: Site) -> Iterator[Site]:
     yield shared_site
-    shared_site.a.close_sockets()
-    shared_site.b.close_sockets()
-
-
-def wait_until_known(relay: Relay, peer_id: str, where: str | None, deadline_s: float = 5) -> None:
-    """Until the process says that the peer is at `where`; "" is itself, None nowhere."""
-    until = time.monotonic() + deadline_s
-    while (now := relay.get("/figures").json()["where"].get(peer_id)) != where:
-        assert time.monotonic() < until, f"{peer_id} is at {now!r}, not {where!r}"
-        time.sleep(0.02)
-
-
-def connected(site: Site, peer_id: str = "aa11") -> tuple[websocket.WebSocket, websocket.WebSocket]:
-    """A peer at b, and a caller of it at a."""
-    peer = site.b.register(peer_id)
-    wait_until_known(site.a, peer_id, "ws://b.example")
-    return peer, site.a.connect(f"/rpc/{peer_id}", site.a.credential("cc33"))
-
-
-def ask(caller: websocket.WebSocket, request_id: str = "1", body: bytes = b"", **fields: Any) -> None:
-    caller.send(envelope.encode(Request(request_id, "POST", "/forward", {"x-a": "1"}, body, **fields)))
-
-
-def answer(peer: websocket.WebSocket, frame: Any) -> None:
-    peer.send(envelope.encode(frame))
+    shared_site.close_sockets()
 
 
 @pytest.mark.parametrize("size", [1200, wire.MAX_BODY_BYTES])

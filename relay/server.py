@@ -10,6 +10,7 @@ import logging
 import time
 from typing import Any
 
+from autobahn.exception import Disconnected
 from daphne.http_protocol import WebRequest
 from daphne.server import Server  # installs the asyncio reactor: before any other import of twisted's
 from twisted.internet import reactor as _reactor
@@ -81,6 +82,13 @@ class RelayServer(Server):
             port.stopListening()
         logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
         self._wait_for_idle()
+
+    async def handle_reply(self, protocol: Any, message: Any) -> None:
+        """As Daphne's; a socket that has begun to close is gone like any other."""
+        try:
+            await super().handle_reply(protocol, message)
+        except Disconnected as error:
+            raise ConnectionResetError(str(error)) from None
 
     def kill_all_applications(self) -> Any:
         """As Daphne's, which trips over connections whose application has ended."""

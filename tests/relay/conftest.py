@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,15 @@ class Relay:
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.http_url + path, timeout=10, **options)
+
+    @contextlib.contextmanager
+    def get_in_thread(self, path: str) -> Iterator[Callable[[], str]]:
+        """The answer's text is there when the block has ended."""
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(self.get(path).text), daemon=True)
+        thread.start()
+        yield lambda: texts[0]
+        thread.join(10)
 
     def close_sockets(self) -> None:
         self._sockets.close()

@@ -109,5 +109,5 @@ def api_key(db: None) -> Credential:
 
 @pytest.fixture
 def operator(client: Client, django_user_model: Any) -> Client:
-    client.force_login(django_user_model.objects.create_superuser("operator", password="x"))
+    client.force_login(django_user_model.objects.create_superuser("operator"))
     return client

@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from relay import presence
+from relay import presence, wire
 from relay.auth import authenticator
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.fakes import http_server, send
@@ -74,7 +74,7 @@ def test_a_node_that_joins_gets_all_it_needs(join_token: Token, ticket_key: Sign
     assert answer["relay_url"] == "wss://relay.example.org/ws"
     assert answer["relay_addr"] == f"wss://relay.example.org/rpc/{node.peer_id}"
     assert list(answer["ticket_keys"]) == [ticket_key.kid]
-    assert answer["wire_versions"] == [1, 2]
+    assert answer["wire_versions"] == list(wire.WIRE_VERSIONS)
     assert answer["heartbeat_s"] == 5
     assert abs(answer["now"] - timezone.now().timestamp()) < 5
     assert answer["model"] == {"name": "tiny", "prefill_chunk_tokens": 128, "wire_dtype": "bfloat16"}
@@ -179,7 +179,7 @@ def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None
         ({"protocol_version": "1"}, "upgrade the node"),
         ({"protocol_version": True}, "upgrade the node"),
         ({"wire_versions": []}, "upgrade the node"),
-        ({"wire_versions": [3, "1", []]}, "upgrade the node"),
+        ({"wire_versions": [99, "1", []]}, "upgrade the node"),
         ({"wire_versions": None}, "upgrade the node"),
     ],
 )
@@ -190,7 +190,8 @@ def test_another_version_is_told_to_upgrade(join_token: Token, fields: dict[str,
 
 
 def test_a_newer_node_may_say_more_than_we_know(join_token: Token) -> None:
-    assert register(join_token[1], wire_versions=[1, 2, 3], colour="blue").status_code == 200
+    assert register(join_token[1], wire_versions=[99, 1, "3", 1], colour="blue").status_code == 200
+    assert Node.objects.get().wire_versions == [1]
 
 
 @pytest.mark.parametrize(

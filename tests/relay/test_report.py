@@ -27,9 +27,7 @@ async def test_each_registered_peer_is_a_row_and_callers_are_none() -> None:
     peer, caller = Socket("aa11"), Socket("bb22")
     hub.register(peer.link)
     peer.link.bytes_in, peer.link.replaced = 7, 2
-    assert report.rows() == [
-        Row("aa11", "tiny", settings.RELAY_URL, "", 1, peer.link.since, Figures(0, 7, 0, None, 2))
-    ]
+    assert report.rows() == [Row("aa11", "tiny", settings.RELAY_URL, "", 1, peer.link.since, Figures(0, 7, 0, None, 2))]
     for socket in (peer, caller):
         hub.detach(socket.link)
     assert report.rows() == []

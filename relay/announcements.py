@@ -87,7 +87,7 @@ class Announcements:
         return None if self.is_withdrawn else self._peers().get(peer_id)
 
     async def _announce(self, peer_id: str, link: Link[Edge]) -> None:
-        entry = Entry(self._leases.process, 0, link.scope, link.since, 1, "")
+        entry = Entry(self._leases.process, 0, link.scope, link.since, link.version, link.address)
         is_late = time.time() - link.since > LATE_S
         stored, _ = await self._leases.announce(peer_id, entry, is_late=is_late)
         entry = Entry.from_json(stored)

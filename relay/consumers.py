@@ -1,190 +1,84 @@
-"""The two doors: /ws, where a peer registers and answers, and /rpc/<peer_id>, where a caller asks. Version 1.
-
-Handlers never wait: they run one after another for a socket. What has to wait, checking a credential, is a task, and
-what arrives meanwhile is held, within a bound. Everything is undone in one `finally`.
-"""
+"""The two doors: /ws, where a peer registers, answers and asks, and /rpc/<peer_id>, where a caller asks one peer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
-from channels.consumer import AsyncConsumer
 from django.conf import settings
 
-from relay import auth, envelope, metrics, wire
-from relay.handshake import check_origin
+from relay import envelope, metrics, wire
+from relay.doors import Door, Message
 from relay.hub import Edge, hub
 from relay.links import Link
-from relay.outbox import Outbox
 from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
 
-
-class Door(AsyncConsumer):
-    """A socket from handshake to close: accepted always, so that a refusal can be read; then admitted or refused."""
-
-    max_early_bytes: int  # what may arrive before the socket is admitted
-
-    def __init__(self) -> None:
-        self.outbox = Outbox()
-        self.link: Link[Edge] | None = None
-        self.address = ""
-        self.is_closing = False
-        self._early: list[str] = []
-        self._tasks: list[asyncio.Task[None]] = []
-        self._deadline: asyncio.TimerHandle | None = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Instead of the base's, which makes a channel for each socket and a task for each message."""
-        self.scope = scope
-        self._tasks.append(asyncio.create_task(self.outbox.run(send)))
-        try:
-            while (message := await receive())["type"] != "websocket.disconnect":
-                if message["type"] == "websocket.connect":
-                    self._connected()
-                else:
-                    self._received(message.get("text"))
-        finally:
-            self.settled()
-            for task in self._tasks:
-                task.cancel()
-            if self.link:
-                hub.detach(self.link)
-                self.left(self.link)
-
-    def heard(self, link: Link[Edge], text: str) -> None:
-        raise NotImplementedError
-
-    def admitted(self) -> None:
-        """The credential is good."""
-
-    def left(self, link: Link[Edge]) -> None:
-        """The socket is gone, and whatever hung on it."""
-
-    def deliver(self, frame: wire.Frame, sender: str = "") -> None:
-        self.say(envelope.encode(frame, to_peer=True))
-
-    def say(self, text: str) -> None:
-        if self.is_closing or self.outbox.put(text):
-            return
-        metrics.sockets["overflowed"] += 1
-        self.close(Code.RATE_LIMITED, "you read too slowly")
-
-    def close(self, code: Code, message: str) -> None:
-        """Says why and closes. From here on nothing is read, and nothing in flight waits for this socket."""
-        if self.is_closing:
-            return
-        self.is_closing = True
-        self.settled()
-        self.outbox.end(envelope.encode_error(code, message), wire.close_code(code))
-        if self.link:
-            hub.detach(self.link)
-
-    def settled(self) -> None:
-        """The socket has shown who it is; it may stay."""
-        if self._deadline:
-            self._deadline.cancel()
-
-    def _connected(self) -> None:
-        self.outbox.accept()
-        self._deadline = asyncio.get_running_loop().call_later(
-            wire.REGISTER_DEADLINE_S,
-            self._refuse,
-            Code.DEADLINE,
-            f"no registration in {wire.REGISTER_DEADLINE_S:.0f} s",
-        )
-        headers = self.scope["headers"]
-        self.address = str((self.scope.get("client") or ("",))[0])
-        try:
-            check_origin(headers)
-            credential = auth.bearer(headers)
-            identity = auth.authenticator.known(credential)
-        except WireError as error:
-            return self._refuse(error.code, error.message)
-        if identity:
-            return self._admit(identity)
-        self._tasks.append(asyncio.create_task(self._identify(credential)))
-
-    async def _identify(self, credential: str) -> None:
-        try:
-            identity = await auth.authenticator.identify(credential, self.address)
-        except WireError as error:
-            return self._refuse(error.code, error.message)
-        except Exception:
-            logger.exception("a credential could not be checked")
-            return self._refuse(Code.BUSY, "credentials can't be checked now; try again")
-        if not self.is_closing:
-            self._admit(identity)
-
-    def _admit(self, identity: auth.Identity) -> None:
-        if not identity.approved:
-            return self._refuse(Code.FORBIDDEN, identity.reason or "the node waits for approval")
-        try:
-            self.link = hub.attach(identity.peer_id, identity.scope, self)
-        except WireError as error:
-            return self._refuse(error.code, error.message)
-        self.admitted()
-        early, self._early = self._early, []
-        for text in early:
-            if not self.is_closing:
-                self.heard(self.link, text)
-
-    def _refuse(self, code: Code, message: str) -> None:
-        metrics.sockets["refused"] += 1
-        logger.warning("refused %.80r from %s: %s", self.scope["path"], self.address, message)
-        self.close(code, message)
-
-    def _received(self, text: str | None) -> None:
-        if self.is_closing:
-            return
-        if text is None:
-            self.say(
-                envelope.encode_error(Code.BAD_REQUEST, "binary messages belong to version 2; this socket speaks 1")
-            )
-        elif self.link:
-            self.heard(self.link, text)
-        elif sum(map(len, self._early)) + len(text) > self.max_early_bytes:
-            self._refuse(
-                Code.TOO_LARGE, f"more than {self.max_early_bytes} bytes came before the credential was checked"
-            )
-        else:
-            self._early.append(text)
+PAUSE_STEP_S = 0.1  # how late it may be noticed that the connection to be replaced has ended by itself
 
 
 class PeerConsumer(Door):
-    """/ws: a peer registers, is asked, answers."""
+    """/ws: a peer registers, is asked, answers; on version 2 it asks too."""
 
     max_early_bytes = wire.MAX_FIRST_MESSAGE_BYTES
+    _pause: asyncio.TimerHandle | None = None
 
-    def heard(self, link: Link[Edge], text: str) -> None:
+    def heard_text(self, link: Link[Edge], text: str) -> None:
         if not link.generation:
             return self._register(link, text)
         try:
             hub.answer(link, envelope.decode_answer(text))
         except WireError as error:
             hub.malformed(link, error)
-            logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message)
+            logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
+
+    def heard_frame(self, link: Link[Edge], data: bytes) -> None:
+        if not link.generation:
+            return self._register(link, data)
+        try:
+            frame, to, _ = wire.decode_frame(data)
+        except WireError as error:
+            return unreadable(self, link, data, error)
+        if isinstance(frame, wire.Request):
+            return hub.request(link, to, frame)
+        passed(self, link, frame)
 
     def left(self, link: Link[Edge]) -> None:
+        if self._pause:
+            self._pause.cancel()
         if link.generation:
-            logger.info("peer %s has left (registration %d)", link.peer_id, link.generation)
+            fields = fields_of(link) | {"bytes_in": link.bytes_in, "bytes_out": link.bytes_out}
+            logger.info("peer %s has left (registration %d)", link.peer_id, link.generation, extra=fields)
 
-    def _register(self, link: Link[Edge], text: str) -> None:
-        if len(text) > wire.MAX_FIRST_MESSAGE_BYTES:
-            return self._refuse(Code.TOO_LARGE, f"the first message exceeds {wire.MAX_FIRST_MESSAGE_BYTES} bytes")
+    def _register(self, link: Link[Edge], message: Message) -> None:
+        if len(message) > wire.MAX_FIRST_MESSAGE_BYTES:
+            return self.refuse(Code.TOO_LARGE, f"the first message exceeds {wire.MAX_FIRST_MESSAGE_BYTES} bytes")
+        if self._pause:
+            return self.refuse(Code.BAD_REQUEST, "the registration isn't answered yet; say nothing before it is")
         try:
-            peer_id = envelope.decode_register(text)
+            peer_id = envelope.decode_register(message) if isinstance(message, str) else hello(message)
         except WireError as error:
-            return self._refuse(error.code, error.message)
+            return self.refuse(error.code, error.message)
         if peer_id != link.peer_id:
-            return self._refuse(Code.FORBIDDEN, "the credential belongs to another peer_id")
+            return self.refuse(Code.FORBIDDEN, "the credential belongs to another peer_id")
         self.settled()
+        self._welcome(link)
+
+    def _welcome(self, link: Link[Edge]) -> None:
+        """At once, or when connections of this peer no longer replace each other in quick succession."""
+        if self.is_closing:
+            return
+        peer_id, pause_s = link.peer_id, hub.pause_s(link.peer_id)
+        if pause_s:
+            self._pause = asyncio.get_running_loop().call_later(min(pause_s, PAUSE_STEP_S), self._welcome, link)
+            return
         hub.register(link)
-        logger.info("peer %s is here from %s (registration %d)", peer_id, self.address, link.generation)
-        self.say(envelope.encode_registered(peer_id, f"{settings.RELAY_URL}/rpc/{peer_id}"))
+        text = "peer %s is here from %s (registration %d)"
+        logger.info(text, peer_id, self.address, link.generation, extra=fields_of(link))
+        if self.version == 2:
+            return welcome(link, peer_id)
+        self.say(envelope.encode_registered(peer_id, relay_addr(peer_id)))
 
 
 class RpcConsumer(Door):
@@ -192,26 +86,101 @@ class RpcConsumer(Door):
 
     max_early_bytes = wire.MAX_MESSAGE_BYTES
 
-    def admitted(self) -> None:
+    def admitted(self, link: Link[Edge]) -> None:
         self.settled()
+        if self.version == 2:
+            welcome(link, self._callee)
 
-    def heard(self, link: Link[Edge], text: str) -> None:
+    def heard_text(self, link: Link[Edge], text: str) -> None:
         """`handle_rpc` of the record."""
         try:
             request = envelope.decode_request(text)
         except WireError as error:
             metrics.outcomes[error.code] += 1
-            if not error.request_id:
-                return self.say(envelope.encode_error(error.code, error.message))
-            return self.deliver(wire.error_response(error.request_id, error.code, error.message))
-        hub.request(link, self.scope["url_route"]["kwargs"]["peer_id"], request)
+            return hub.tell(link, wire.Error(error.request_id, error.code, error.message))
+        hub.request(link, self._callee, request)
+
+    def heard_frame(self, link: Link[Edge], data: bytes) -> None:
+        try:
+            frame, to, _ = wire.decode_frame(data)
+        except WireError as error:
+            return unreadable(self, link, data, error)
+        if not isinstance(frame, wire.Request):
+            return passed(self, link, frame)
+        if to not in ("", self._callee):
+            metrics.outcomes[Code.FORBIDDEN] += 1
+            message = f"this socket asks {self._callee} only; /ws asks any peer"
+            return hub.tell(link, wire.Error(frame.request_id, Code.FORBIDDEN, message))
+        hub.request(link, self._callee, frame)
+
+    @property
+    def _callee(self) -> str:
+        return str(self.scope["url_route"]["kwargs"]["peer_id"])
 
 
 class NoDoor(Door):
     """Any other path: the refusal is for its sender to read, not for our log to fill with tracebacks."""
 
+    max_early_bytes = wire.MAX_FIRST_MESSAGE_BYTES
+
     def _connected(self) -> None:
-        self.outbox.accept()
-        self._refuse(
+        self.outbox.accept(next(iter(self.scope.get("subprotocols", ())), None))
+        self.refuse(
             Code.NOT_FOUND, "no socket is served here; a node registers at /ws, a caller asks at /rpc/<peer_id>"
         )
+
+
+def passed(door: Door, link: Link[Edge], frame: wire.Frame) -> None:
+    """What either door hears on version 2, but for requests."""
+    match frame:
+        case wire.Response() | wire.Chunk() | wire.End():
+            hub.answer(link, frame)
+        case wire.Cancel(request_id):
+            hub.cancel(link, request_id)
+        case wire.Ping(n):
+            door.outbox.put_pong(wire.encode_frame(wire.Pong(n)))
+        case wire.Pong(n):
+            hub.pong(link, n)
+            door.outbox.credited()
+        case wire.Error(request_id, code, message) if request_id:
+            hub.malformed(link, WireError(code, message, request_id))
+        case _:
+            what = f"a {type(frame).__name__} isn't for the relay to hear now"
+            hub.tell(link, wire.Error("", Code.BAD_REQUEST, what))
+
+
+def unreadable(door: Door, link: Link[Edge], data: bytes, error: WireError) -> None:
+    """An answer that can't be read fails its request; anything else is told its sender."""
+    logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
+    if error.code is Code.UPGRADE:
+        return door.refuse(error.code, error.message)
+    if data[1] in (wire.Kind.RESPONSE, wire.Kind.CHUNK):
+        return hub.malformed(link, error)
+    metrics.outcomes[error.code] += data[1] == wire.Kind.REQUEST
+    hub.tell(link, wire.Error(error.request_id, error.code, error.message))
+
+
+def fields_of(link: Link[Edge]) -> dict[str, object]:
+    """Of a log line about a connection, for LOG_FORMAT=json."""
+    return {
+        "peer_id": link.peer_id,
+        "address": link.address,
+        "version": link.version,
+        "generation": link.generation,
+    }
+
+
+def hello(data: bytes) -> str:
+    """The peer_id that a version 2 socket's first message names."""
+    frame = wire.decode_frame(data).frame
+    if not isinstance(frame, wire.Hello):
+        raise WireError(Code.BAD_REQUEST, "the first frame must be HELLO {peer_id}")
+    return frame.peer_id
+
+
+def welcome(link: Link[Edge], peer_id: str) -> None:
+    hub.tell(link, wire.Welcome(link.peer_id, link.generation, wire.limits(), relay_addr(peer_id)))
+
+
+def relay_addr(peer_id: str) -> str:
+    return f"{settings.RELAY_URL}/rpc/{peer_id}"

@@ -9,15 +9,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from django.conf import settings
+
 from relay import metrics, wire
 from relay.links import Close, Effects, Link, Send
 from relay.switchboard import Switchboard
 
 TICK_S = 0.1  # how late a deadline may be noticed
+BEATS_PER_PERIOD = 20  # how late a PING may go, and a silence be noticed
 
 
 class Edge(Protocol):
-    """What carries frames out: a socket, or a call of this process. Neither method waits."""
+    """What carries frames out: a socket, a call of this process, the way to another. Neither method waits."""
 
     def deliver(self, frame: wire.Frame, sender: str = "") -> None: ...
 
@@ -30,12 +33,14 @@ Listener = Callable[[Link[Edge]], None]
 class Hub:
     def __init__(self) -> None:
         self.switchboard: Switchboard[Edge] = Switchboard(secrets.token_hex(4), metrics.outcomes, metrics.drops)
+        self.switchboard.took = metrics.request_s.add
         self.on_registered: list[Listener] = []  # told of each registration
         self.on_detached: list[Listener] = []  # told when the end of a registered link is noticed
         self._effects: deque[Send[Edge] | Close[Edge]] = deque()
         self._is_applying = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._beat_timer: asyncio.TimerHandle | None = None
 
     @property
     def remote(self) -> Callable[[str], Link[Edge] | None] | None:
@@ -46,19 +51,30 @@ class Hub:
     def remote(self, find: Callable[[str], Link[Edge] | None] | None) -> None:
         self.switchboard.remote = find
 
-    def attach(self, peer_id: str, scope: str, edge: Edge) -> Link[Edge]:
+    def attach(self, peer_id: str, scope: str, edge: Edge, *, version: int = 1, address: str = "") -> Link[Edge]:
         """Raises a WireError when that is one socket too many."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            self._loop, self._timer = loop, None
-        return self.switchboard.attach(peer_id, scope, edge)
+            self._loop, self._tick_timer, self._beat_timer = loop, None, None
+            self.switchboard.accounts.ping_s = ping_s()
+        now = time.monotonic()
+        link = self.switchboard.attach(peer_id, scope, edge, version=version, address=address, now=now)
+        if version == 2 and self._beat_timer is None:
+            self._beat_timer = loop.call_later(ping_s() / BEATS_PER_PERIOD, self._beat)
+        return link
 
     def register(self, link: Link[Edge]) -> None:
-        effects = self.switchboard.register(link, since=time.time())
+        """The newest registration of a peer wins."""
+        effects = self.switchboard.register(link, since=time.time(), now=time.monotonic())
         metrics.sockets["registered"] += 1
+        metrics.sockets["replaced"] += link.replaced > 0
         self._apply(effects)
         for listener in self.on_registered:
             listener(link)
+
+    def pause_s(self, peer_id: str) -> float:
+        """How long a registration has to wait now, while connections of this peer replace each other."""
+        return self.switchboard.pause_s(peer_id, time.monotonic())
 
     def detach(self, link: Link[Edge]) -> None:
         """Harmless when repeated."""
@@ -70,8 +86,8 @@ class Hub:
 
     def request(self, link: Link[Edge], peer_id: str, request: wire.Request) -> None:
         self._apply(self.switchboard.request(link, peer_id, request, time.monotonic()))
-        if self._timer is None and self._loop:
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+        if self._tick_timer is None and self._loop:
+            self._tick_timer = self._loop.call_later(TICK_S, self._tick)
 
     def cancel(self, link: Link[Edge], request_id: str) -> None:
         """The caller waits for this one no more."""
@@ -86,6 +102,15 @@ class Hub:
     def fail(self, link: Link[Edge], relay_id: str, code: wire.Code, message: str) -> None:
         """Ends one request that `link` was asked: what carries it there has failed."""
         self._apply(self.switchboard.fail(link, relay_id, code, message, time.monotonic()))
+
+    def tell(self, link: Link[Edge], frame: wire.Frame) -> None:
+        self._apply(self.switchboard.tell(link, frame, time.monotonic()))
+
+    def pong(self, link: Link[Edge], n: int) -> None:
+        self.switchboard.pong(link, n, time.monotonic())
+
+    def drain(self, drain: wire.Drain) -> None:
+        self._apply(self.switchboard.drain(drain, time.monotonic()))
 
     def end_all(self, message: str) -> None:
         self._apply(self.switchboard.end_all(message, time.monotonic()))
@@ -113,10 +138,20 @@ class Hub:
             self._is_applying = False
 
     def _tick(self) -> None:
-        self._timer = None
+        self._tick_timer = None
         self._apply(self.switchboard.expire(time.monotonic()))
         if self.switchboard.flights and self._loop:
-            self._timer = self._loop.call_later(TICK_S, self._tick)
+            self._tick_timer = self._loop.call_later(TICK_S, self._tick)
+
+    def _beat(self) -> None:
+        self._beat_timer = None
+        self._apply(self.switchboard.beat(time.monotonic()))
+        if self._loop and any(link.version == 2 for link in self.switchboard.links):
+            self._beat_timer = self._loop.call_later(ping_s() / BEATS_PER_PERIOD, self._beat)
+
+
+def ping_s() -> float:
+    return float(settings.RELAY_PING_S)
 
 
 hub = Hub()

@@ -10,18 +10,21 @@ import logging
 import time
 from typing import Any
 
+from autobahn.exception import Disconnected
 from daphne.http_protocol import WebRequest
 from daphne.server import Server  # installs the asyncio reactor: before any other import of twisted's
 from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
-from relay.hub import hub
+from relay.hub import hub, ping_s
+from relay.valve import Valve
 
 logger = logging.getLogger(__name__)
 reactor: Any = _reactor
 
 POLL_S = 0.1
 FAREWELL_S = 2.0  # for close frames and last bytes to leave
+RECONNECT_IN_MS, SPREAD_MS = 500, 5000  # when peers that are told to move come back, or go to another process
 
 
 class RelayServer(Server):
@@ -38,8 +41,8 @@ class RelayServer(Server):
             websocket_handshake_timeout=5,
             websocket_max_message_size=wire.MAX_MESSAGE_BYTES,
             websocket_max_frame_size=wire.MAX_MESSAGE_BYTES,
-            ping_interval=wire.PING_INTERVAL_S,
-            ping_timeout=wire.PING_TIMEOUT_S,
+            ping_interval=wire.SERVER_PING_PERIODS * ping_s(),
+            ping_timeout=wire.STALL_PERIODS * ping_s(),
             server_name="meshnet",
         )
         self.grace_s = grace_s
@@ -58,19 +61,34 @@ class RelayServer(Server):
         self.failure = failure.getErrorMessage()
         self.stop()
 
+    async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
+        """As Daphne's, but over a WebSocket it waits while the reader is behind."""
+        await super().handle_reply(protocol, message)
+        if message["type"] == "websocket.accept":
+            protocol.valve = Valve(protocol.transport)
+        elif message["type"] == "websocket.send":
+            await protocol.valve.opened()
+
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
         if self._stops_at is not None:
             self._stops_at = time.monotonic()
             return
         self._stops_at = time.monotonic() + self.grace_s
-        hub.switchboard.draining = True
+        hub.drain(wire.Drain(RECONNECT_IN_MS, SPREAD_MS))
         if here := cluster.current():
             here.withdraw()
         for port in self._ports:
             port.stopListening()
         logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
         self._wait_for_idle()
+
+    async def handle_reply(self, protocol: Any, message: Any) -> None:
+        """As Daphne's; a socket that has begun to close is gone like any other."""
+        try:
+            await super().handle_reply(protocol, message)
+        except Disconnected as error:
+            raise ConnectionResetError(str(error)) from None
 
     def kill_all_applications(self) -> Any:
         """As Daphne's, which trips over connections whose application has ended."""

@@ -32,7 +32,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
 
 PROTOCOL_VERSION = 1  # what a node and a tracker must agree on; a node of another version is told to upgrade
-WIRE_VERSIONS = (1,)  # relay wire versions this program speaks
+WIRE_VERSIONS = (1, 2)  # relay wire versions this program speaks
 VERSION = 2  # byte 0 of every frame
 SUBPROTOCOL = "meshnet.v2"
 
@@ -50,8 +50,13 @@ MAX_BYTES_IN_FLIGHT = 8 * 1024 * KIB  # of those requests: what a peer that read
 MAX_SOCKETS_PER_CALLER = 256
 DEFAULT_DEADLINE_S = 120.0
 MAX_DEADLINE_S = 600.0
-PING_INTERVAL_S = 20  # the server's own pings: on v1 sockets they alone tell the living from the dead
-PING_TIMEOUT_S = 15
+MAX_SOCKETS_PER_PROCESS = 10_000
+MAX_IN_FLIGHT_PER_PROCESS = 4096
+MAX_BYTES_PER_PROCESS = 256 * 1024 * KIB  # of those requests; and of what waits to be written, once more
+PING_S = 10.0  # the period of PINGs; RELAY_PING_S changes it, and all that follows from it
+PING_EACH_BYTES = 1024 * KIB
+STALL_PERIODS = 1.5  # periods without a PONG while one is due: the other end is dead or doesn't read
+SERVER_PING_PERIODS = 2.0  # between the server's own pings: on v1 sockets they alone tell the living from the dead
 
 TRACKER = "tracker"  # the `from` of requests that the tracker makes itself; no peer_id can be this
 

@@ -22,6 +22,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -140,8 +141,6 @@ class _Flow:
         return data
 
     def _take(self, data: bytes) -> None:
-        if self._direction == UP and self._proxy.on_bytes:
-            self._proxy.on_bytes(self._path, data)
         self.is_lost = self.is_lost or self._is("blackhole")
         if self.is_lost:
             return
@@ -221,7 +220,7 @@ class FaultProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self.opened: list[str] = []  # paths of the connections so far
-        self.on_bytes: Callable[[str, bytes], None] | None = None  # called with (path, bytes) from client to upstream
+        self.opened_at: list[float] = []  # by time.monotonic()
 
     def __enter__(self) -> FaultProxy:
         self._thread.start()
@@ -288,6 +287,7 @@ class FaultProxy:
         first = await _first_line(reader)
         path = first.split(b" ")[1].decode("latin-1") if first.count(b" ") >= 2 else ""
         link = _Link(path, writer)
+        self.opened_at.append(time.monotonic())
         self.opened.append(path)
         self._links.add(link)
         try:

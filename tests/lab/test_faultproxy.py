@@ -98,14 +98,6 @@ def test_without_faults_everything_passes(echo: Echo) -> None:
     assert echo.proxy.opened == ["/ws"]
 
 
-def test_it_shows_what_a_client_sends(echo: Echo) -> None:
-    seen: list[tuple[str, bytes]] = []
-    echo.proxy.on_bytes = lambda path, data: seen.append((path, data))
-    seconds(echo.connect("/rpc/aa"), "hello")
-    assert {path for path, _ in seen} == {"/rpc/aa"}
-    assert b"GET /rpc/aa HTTP/1.1" in seen[0][1]
-
-
 def test_a_refused_prefix_is_closed_and_others_pass(echo: Echo) -> None:
     echo.proxy.fail("/rpc", "refuse")
     with pytest.raises((OSError, websocket.WebSocketException)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ class Relay:
         headers = [f"Authorization: Bearer {bearer}"] if bearer is not None else []
         given: Any = {"timeout": 10, "skip_utf8_validation": True, "header": headers, **options}
         ws: websocket.WebSocket = websocket.create_connection(self.url + path, **given)
-        self._sockets.callback(ws.shutdown)
+        self._sockets.callback(cut, ws)
         return ws
 
     def register(self, peer_id: str, **options: Any) -> websocket.WebSocket:
@@ -42,8 +44,26 @@ class Relay:
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.http_url + path, timeout=10, **options)
 
+    @contextlib.contextmanager
+    def get_in_thread(self, path: str) -> Iterator[Callable[[], str]]:
+        """The answer's text is there when the block has ended."""
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(self.get(path).text), daemon=True)
+        thread.start()
+        yield lambda: texts[0]
+        thread.join(10)
+
     def close_sockets(self) -> None:
         self._sockets.close()
+
+
+def cut(ws: websocket.WebSocket) -> None:
+    """Also where a thread reads: a socket that is only closed lives on until that thread has read something."""
+    with contextlib.suppress(OSError):
+        if ws.sock:
+            ws.sock.shutdown(socket.SHUT_RDWR)
+    close: Callable[[], None] = ws.shutdown
+    close()
 
 
 @pytest.fixture(scope="session")

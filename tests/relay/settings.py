@@ -12,6 +12,7 @@ MIDDLEWARE: list[str] = []
 RELAY_URL = env.text("RELAY_URL", "ws://relay.example")
 REDIS_URL = env.text("REDIS_URL")
 RELAY_AUTHENTICATE = "tests.relay.credentials.authenticate_peer"
+RELAY_PING_S = env.number("RELAY_PING_S", 10.0, least=0.1)
 USE_TZ = True
 LOGGING = {
     "version": 1,

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from relay.announcements import LATE_S, Announcements
+from relay.credit import Credit
 from relay.directory import Directory, Entry
 from relay.hub import Edge
 from relay.leases import CHANGE, OPERATION_S, PEERS, PROCESS, PROCESSES, Leases, LeasesLost
@@ -50,7 +51,8 @@ class Member:
 
     def register(self, peer_id: str, since: float | None = None) -> Link[Edge]:
         edge: Any = None
-        link: Link[Edge] = Link(peer_id, "m", edge, Load(), 1, time.time() if since is None else since)
+        link: Link[Edge] = Link(peer_id, "m", edge, Load(), Credit(now=0.0))
+        link.generation, link.since = 1, time.time() if since is None else since
         self.peers[peer_id] = link
         self.announcements.changed(peer_id)
         return link

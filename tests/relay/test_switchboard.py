@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from relay import wire
+from relay.credit import OVERHEAD_BYTES
 from relay.links import Close, Link, Send
-from relay.switchboard import OVERHEAD_BYTES, PROOF_OF_READING_S, Switchboard
+from relay.switchboard import Switchboard
 from relay.wire import Cancel, Chunk, Code, End, Error, Request, Response
 
 Board = Switchboard[str]
@@ -254,9 +255,9 @@ def test_bytes_are_bounded_for_a_caller_and_for_a_peer(board: Board) -> None:
 def test_a_stream_that_has_begun_no_longer_counts_its_requests_bytes(board: Board) -> None:
     a, b = caller(board), peer(board)
     board.request(a, "b", forward(body=b"x" * MIB), now=0)
-    assert b.working.bytes == a.asking.bytes == MIB + OVERHEAD_BYTES
+    assert b.outstanding == a.asking.bytes == MIB + OVERHEAD_BYTES
     board.answer(b, Response("x1", 200, stream=True), now=0)
-    assert b.working.bytes == a.asking.bytes == 0
+    assert b.outstanding == a.asking.bytes == 0
     assert b.working.requests == a.asking.requests == 1
 
 
@@ -280,14 +281,14 @@ def test_cancelled_requests_are_off_the_account_once_a_later_one_is_answered(boa
     a = caller(board)
     board.request(a, "b", forward(), now=0)
     board.answer(b, Response("x8", 200), now=0)
-    assert b.working.bytes == 0
+    assert b.outstanding == 0
 
 
 def test_a_late_answer_shows_what_has_been_read(board: Board) -> None:
     b = peer(board)
     cancelled_requests(board, 3)
     assert board.answer(b, Response("x2", 200), now=0) == []
-    assert b.working.bytes == MIB + OVERHEAD_BYTES
+    assert b.outstanding == MIB + OVERHEAD_BYTES
 
 
 def test_a_peer_that_outlived_two_pings_has_read_everything(board: Board) -> None:
@@ -295,8 +296,8 @@ def test_a_peer_that_outlived_two_pings_has_read_everything(board: Board) -> Non
     cancelled_requests(board, 7)
     a = caller(board)
     assert the_error(board.request(a, "b", forward(body=b"x" * MIB), now=39), a) == Code.PEER_BUSY
-    board.request(a, "b", forward(), now=PROOF_OF_READING_S)
-    assert b.working.bytes == OVERHEAD_BYTES
+    board.request(a, "b", forward(), now=40)
+    assert b.outstanding == OVERHEAD_BYTES
 
 
 def test_a_caller_cannot_open_sockets_without_end(board: Board) -> None:
@@ -338,4 +339,4 @@ def test_nothing_is_left_when_everybody_has_gone(board: Board) -> None:
     board.request(links[0], "b", forward(), now=0)
     for link in links:
         board.detach(link, now=0)
-    assert (board.links, board.peers, board.flights, board._loads) == (set(), {}, {}, {})
+    assert (board.links, board.peers, board.flights, board.accounts._callers) == (set(), {}, {}, {})

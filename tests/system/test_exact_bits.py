@@ -18,7 +18,8 @@ from nodes.hops import DirectHop, RelayHop
 from nodes.hops import Path as HopPath
 from nodes.server import NodeServer
 from relay import wire
-from tests.lab.record import Envelope, Peer
+from tests.lab.ends import Envelope
+from tests.lab.record import Peer
 from tests.lab.site import Site
 from tests.nodes.meshes import shared_tls
 from tests.system.test_record import enrol

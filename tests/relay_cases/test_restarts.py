@@ -1,0 +1,152 @@
+"""R3, R4. Servers that end and come back: nodes find them again by themselves, spread out; callers are never left."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+import requests
+import websocket
+
+from tests.lab.ends import eventually
+from tests.lab.faultproxy import FaultProxy
+from tests.lab.site import Site, events
+from tests.relay_cases.meshes import RealMesh, SplitSite, bridges, peer_id_of
+from tests.relay_cases.served import Deployment, Served, World
+
+NUM_NODES = 20
+
+
+@pytest.fixture(scope="module")
+def own_served() -> Iterator[Served]:
+    with Served() as served:
+        yield served
+
+
+def is_reached(world: World, number: int) -> bool:
+    """Asks a node over a new socket. It has an outcome within two seconds, or the socket doesn't live."""
+    try:
+        caller = world.caller(peer_id_of(number), "cc33")
+    except (OSError, websocket.WebSocketException):
+        return False
+    try:
+        caller.ask("1", method="GET", path="/health", deadline_ms=1500)
+        return caller.hear(2).status == 200
+    except ConnectionError:
+        return False
+    finally:
+        caller.die()
+
+
+def test_after_kill_9_and_a_restart_every_call_reaches_the_peers_new_socket(own_served: Served, version: int) -> None:
+    """R3. And until then it is told so: no call is left without an outcome."""
+    with bridges(own_served.ws_url, 3) as nodes, World(Deployment(own_served, own_served), version) as world:
+        assert all(node.connected.wait(5) for node in nodes)
+        waiting = world.caller(peer_id_of(1), "dd44")
+        assert waiting.asked("before", method="GET", path="/health").status == 200
+        own_served.kill()
+        with pytest.raises(ConnectionError):
+            waiting.hear(2)
+        own_served.start()
+        for number in (1, 2, 3):
+            eventually(functools.partial(is_reached, world, number))
+
+
+def test_nodes_come_back_to_a_restarted_relay_by_themselves_and_not_all_at_once(own_served: Served) -> None:
+    """R4. Full jitter: no tenth of a second has most of them."""
+    with FaultProxy(own_served.address) as proxy, bridges(f"ws://127.0.0.1:{proxy.port}", NUM_NODES) as nodes:
+        assert all(node.connected.wait(5) for node in nodes)
+        first = len(proxy.opened_at)
+        own_served.kill()
+        own_served.start()
+        assert all(node.connected.wait(15) for node in nodes)
+        attempts = proxy.opened_at[first:]
+        assert len(attempts) < 6 * NUM_NODES
+        busiest = max(sum(at <= other < at + 0.1 for other in attempts) for at in attempts)
+        assert busiest < NUM_NODES * 3 / 4
+
+
+class Load:
+    """Chats, three at a time, one after another. Each ends in time with an answer or with an error that says so."""
+
+    def __init__(self, mesh: RealMesh) -> None:
+        self._mesh = mesh
+        self.answered_at: list[float] = []
+        self.errors: list[str] = []
+        self.longest_s = 0.0
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(3)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(30)
+            assert not thread.is_alive(), "a chat has no end"
+
+    def wait_for_answers(self, number: int, since: float) -> float:
+        """Seconds from `since` until so many chats that began after it have been answered."""
+        eventually(lambda: sum(at > since for at in self.answered_at) >= number, 30, str(self.errors[-3:]))
+        return self.answered_at[-1] - since
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            started = time.monotonic()
+            error = self._chat()
+            self.longest_s = max(self.longest_s, time.monotonic() - started)
+            if error:
+                self.errors.append(error)
+                self._over.wait(0.1)
+            else:
+                self.answered_at.append(started)
+
+    def _chat(self) -> str:
+        body = {"model": self._mesh.model, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+        try:
+            with self._mesh.site.post("/v1/chat/completions", body | {"stream": True}, stream=True) as response:
+                if response.status_code != 200:
+                    return str(response.json()["error"]["code"])
+                return next((str(event["error"]["code"]) for event in events(response) if "error" in event), "")
+        except (requests.RequestException, AssertionError) as error:
+            return type(error).__name__
+
+
+def restart_relay(site: SplitSite) -> None:
+    site.kill_relay()
+    site.start_relay()
+
+
+def restart_redis(site: SplitSite) -> None:
+    site.redis.kill()
+    site.redis.start()
+
+
+def restart_tracker(site: SplitSite) -> None:
+    site.kill()
+    Site.start(site)
+
+
+@pytest.mark.parametrize(
+    "restart", [restart_relay, restart_redis, restart_tracker], ids=lambda restart: restart.__name__
+)
+def test_under_load_what_is_restarted_serves_again_within_the_backoff_and_nobody_does_anything(
+    mesh: RealMesh, restart: Callable[[SplitSite], None]
+) -> None:
+    """R4."""
+    with Load(mesh) as load:
+        load.wait_for_answers(3, time.monotonic())
+        restart(mesh.site)
+        ready = time.monotonic()
+        took_s = load.wait_for_answers(3, ready)
+    print(restart.__name__, took_s, load.longest_s, Counter(load.errors))
+    assert took_s < 10
+    assert load.longest_s < 10
+    assert all(node.is_running for node in mesh.nodes)

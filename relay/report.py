@@ -1,4 +1,4 @@
-"""Who is connected, as the relay's page of the admin tells it: a row for each peer of this process. Plain values."""
+"""Who is connected, as the relay's page of the admin tells it: a row for each peer of any process. Plain values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
+from relay.directory import directory
 from relay.hub import Edge, hub
 from relay.links import Link
 
@@ -29,7 +30,15 @@ class Row:
 
 def rows() -> list[Row]:
     """Safe from any thread."""
-    return [_row(link) for link in list(hub.switchboard.peers.values())]
+    here = [_row(link) for link in list(hub.switchboard.peers.values())]
+    known = {row.peer_id for row in here}
+    processes = directory.processes
+    elsewhere = [
+        Row(peer_id, entry.scope, processes.get(entry.process, ""), entry.address, entry.version, entry.since)
+        for peer_id, entry in directory.entries().items()
+        if peer_id not in known
+    ]
+    return here + elsewhere
 
 
 def _row(link: Link[Edge]) -> Row:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from django.conf import settings
 
 from relay import report
+from relay.directory import Entry, Snapshot, directory
 from relay.hub import hub
 from tests.relay.test_review import Socket
 
@@ -18,3 +19,12 @@ async def test_each_registered_peer_is_a_row_and_callers_are_none() -> None:
     for socket in (peer, caller):
         hub.detach(socket.link)
     assert report.rows() == []
+
+
+def test_a_peer_of_another_process_is_a_row_of_what_is_shared() -> None:
+    entry = Entry("p", 1, "tiny", 1000.0, 2, "192.0.2.1")
+    directory.take(Snapshot(1, {"p": "ws://other"}, {"aa11": entry}, {}))
+    try:
+        assert report.rows() == [report.Row("aa11", "tiny", "ws://other", "192.0.2.1", 2, 1000.0)]
+    finally:
+        directory.take(Snapshot(0, {}, {}, {}))

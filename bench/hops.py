@@ -1,4 +1,4 @@
-"""What a hop costs: the whole model on one node, cut over two that talk directly, and over two through the relay.
+"""What a hop costs: the whole model on one node, and cut over two that talk directly, through the tunnel or the relay.
 
 All through the same site, with real `runnode` processes of one thread each, the same prompt and number of tokens,
 round by round in turn. Tokens per second are those of decoding: the first token is not counted.
@@ -36,6 +36,7 @@ class Variant:
     cuts: list[str]
     reach: tuple[str, ...]
     path: str
+    wire_versions: str = ""
     runs: list[Run] = field(default_factory=list)
 
     def figures(self, name: str) -> list[float]:
@@ -45,7 +46,8 @@ class Variant:
 VARIANTS = [
     Variant("single", ["0:30"], ("--relay-only",), ""),
     Variant("direct", ["0:15", "15:30"], ("--listen", "auto", "--no-relay"), "direct"),
-    Variant("relay", ["0:15", "15:30"], ("--relay-only",), "relay"),
+    Variant("tunnel", ["0:15", "15:30"], ("--relay-only",), "tunnel"),
+    Variant("relay", ["0:15", "15:30"], ("--relay-only",), "relay", wire_versions="1"),
 ]
 
 
@@ -86,15 +88,17 @@ def main() -> None:
         for variant in VARIANTS:
             link = Path(folder) / variant.name
             link.symlink_to(model, target_is_directory=True)
-            meshes.enter_context(site.mesh(link, variant.cuts, *variant.reach))
+            nodes = site.mesh(link, variant.cuts, *variant.reach, MESHNET_WIRE_VERSIONS=variant.wire_versions)
+            meshes.enter_context(nodes)
         for number in range(rounds + 1):
             for variant in VARIANTS:
                 run = measure(site, variant, num_tokens)
                 if number:  # the first round warms up
                     variant.runs.append(run)
     print(table(["", "tokens/s", "ttft ms", "hop ms per step", "of it compute"], [row(v) for v in VARIANTS]))
-    single, direct, relay = (variant.figures("tokens_per_s") for variant in VARIANTS)
-    finish({"direct_over_single": ratio(direct, single), "relay_over_single": ratio(relay, single)}, chosen.json)
+    single, *cut = (variant.figures("tokens_per_s") for variant in VARIANTS)
+    names = [variant.name for variant in VARIANTS[1:]]
+    finish({f"{name}_over_single": ratio(rates, single) for name, rates in zip(names, cut, strict=True)}, chosen.json)
 
 
 def row(variant: Variant) -> list[str]:

@@ -13,8 +13,11 @@ from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
 from meshweb.proxies import TrustedProxies  # noqa: E402
+from relay import metrics, review  # noqa: E402
+from relay.background import Chore, WithChores  # noqa: E402
 from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 
-_sites = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-application = TrustedProxies(InCluster(_sites), settings.TRUSTED_PROXIES)
+_doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
+_chores = Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add)
+application = TrustedProxies(WithChores(InCluster(_doors), *_chores), settings.TRUSTED_PROXIES)

@@ -55,7 +55,7 @@ TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")  # whose X-Forwarded-For and -
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "tracker.apps.SiteConfig",  # django.contrib.admin, with the relay's page
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -107,6 +107,7 @@ SERVESTATIC_USE_FINDERS = True  # straight from the packages: no collectstatic t
 
 # Answers whose credential a socket or a request carries (relay/auth.py).
 RELAY_AUTHENTICATE = "tracker.auth.authenticate_peer"
+RELAY_REVIEW = "tracker.auth.review_peers"  # who of those connected may stay (relay/review.py)
 METRICS_TOKEN = env.text("METRICS_TOKEN")  # opens /metrics
 
 TICKET_KEYS = env.words("TICKET_KEYS")  # Ed25519 private keys, base64, newest first; none: one made at first migrate

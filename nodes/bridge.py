@@ -1,12 +1,12 @@
 """The relay's door to this node: one WebSocket to /ws, kept open, over which requests come and answers go.
 
 Two threads share the socket: this module's reads and hands requests to NodeApi, the outbox's writes. When the
-connection ends it is opened again, after a random time below a bound that doubles.
+connection ends it is opened again, after a random time below a bound that doubles. Where the relay speaks version 2 of
+the wire, the same socket carries what this node asks others (nodes/tunnel.py).
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import ssl
 import threading
@@ -16,7 +16,9 @@ from nodes.api import NodeApi
 from nodes.backoff import Backoff
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
-from nodes.link import Link, refusal_in
+from nodes.dialects import spoken_on
+from nodes.link import Link
+from nodes.tunnel import Tunnel
 from relay import wire
 
 logger = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 LIVED_S = 10.0  # a connection that lasted so long was a good one: the next failure is the first again
 REPLACED_PAUSE_S = 60.0
 REFUSED_PAUSE_S = 10.0
+UPGRADE_PAUSE_S = 60.0
 
 
 class RelayHttpBridge:
@@ -36,10 +39,14 @@ class RelayHttpBridge:
         peer_id: str,
         node_key: str,
         tls: ssl.SSLContext,
+        tunnel: Tunnel | None = None,
+        ping_s: float = wire.PING_S,
         backoff: Backoff | None = None,
         replaced_pause_s: float = REPLACED_PAUSE_S,
     ) -> None:
+        """`tunnel`: what this node asks others with; None: version 2 of the wire isn't offered."""
         self._api, self._relay_url, self._peer_id, self._node_key, self._tls = api, relay_url, peer_id, node_key, tls
+        self._tunnel, self._ping_s = tunnel, ping_s
         self._backoff = backoff or Backoff(FIRST_BACKOFF_S, MOST_BACKOFF_S)
         self._replaced_pause_s = replaced_pause_s
         self._thread = threading.Thread(target=self._run, name="relay-reader", daemon=True)
@@ -63,51 +70,61 @@ class RelayHttpBridge:
     def _run(self) -> None:
         while not self._stopping.is_set():
             started = time.monotonic()
+            link = None
+            connection = Connection(self._relay_url, self._node_key, self._tls, self._offers)
             try:
-                self._serve_one_connection()
-                cause = ConnectionFailed("the connection ended")
+                link = self._connect(connection)
+                cause = self._serve(link)
             except ConnectionFailed as error:
                 cause = error
             except Exception:
                 logger.exception("the bridge to the relay failed")
                 cause = ConnectionFailed("an error of ours")
+            finally:
+                connection.close()
             if self._stopping.is_set():
                 return
             if time.monotonic() - started > LIVED_S:
                 self._backoff.reset()
-            self._stopping.wait(self._pause_s(cause))
+            self._stopping.wait(self._pause_s(cause, link))
 
-    def _serve_one_connection(self) -> None:
-        connection = Connection(self._relay_url, self._node_key, self._tls)
+    @property
+    def _offers(self) -> tuple[str, ...]:
+        return (wire.SUBPROTOCOL,) if self._tunnel else ()
+
+    def _connect(self, connection: Connection) -> Link:
+        """Raises ConnectionFailed."""
         deadline = Deadline.after(CONNECT_DEADLINE_S)
         connection.open(deadline)
+        dialect = spoken_on(connection)
         try:
-            self._register(connection, deadline)
-            link = self._link = Link(connection, self._api)
-            if self._stopping.is_set():
-                return
-            logger.info("Connected to the relay at %s", self._relay_url)
-            self.connected.set()
-            link.serve()
-        finally:
-            self.connected.clear()
-            if self._link:
-                self._link.end()
-                self._link = None
-            connection.close()
-
-    def _register(self, connection: Connection, deadline: Deadline) -> None:
-        connection.send(json.dumps({"type": "register", "peer_id": self._peer_id}), deadline)
-        try:
-            while (text := connection.receive(deadline)) is None:
-                pass
+            dialect.register(connection, self._peer_id, deadline)
         except TimeoutError:
             raise ConnectionFailed(f"the relay didn't answer the registration in {CONNECT_DEADLINE_S:g} s") from None
-        if not _is_registered(text):
-            raise refusal_in(text)
+        logger.info("Connected to the relay at %s, wire version %d", self._relay_url, dialect.version)
+        return Link(connection, self._api, dialect, self._tunnel, self._ping_s)
 
-    def _pause_s(self, cause: ConnectionFailed) -> float:
+    def _serve(self, link: Link) -> ConnectionFailed:
+        """Until the connection ends; why it did."""
+        self._link = link
+        cause = ConnectionFailed("the connection to the relay ended")
+        link.open()
+        try:
+            if not self._stopping.is_set():
+                self.connected.set()
+                link.serve()
+        except ConnectionFailed as error:
+            cause = error
+        finally:
+            self.connected.clear()
+            self._link = None
+            link.end(cause.cause)
+        return cause
+
+    def _pause_s(self, cause: ConnectionFailed, link: Link | None) -> float:
         """How long to wait, and a line that says why."""
+        if link and link.leaves_at is not None:  # not a failure: the relay has said it and how long it takes
+            return max(0.0, link.leaves_at - time.monotonic())
         if cause.status in (409, wire.CLOSE_REPLACED):
             pause_s = self._replaced_pause_s
             logger.error(
@@ -116,16 +133,11 @@ class RelayHttpBridge:
                 pause_s,
             )
             return pause_s
+        if cause.status in (426, wire.CLOSE_UPGRADE):
+            logger.error("%s: upgrade this node's program; trying again in %.0f s", cause, UPGRADE_PAUSE_S)
+            return UPGRADE_PAUSE_S
         pause_s = self._backoff.next_s()
         if cause.status in (401, 403, wire.CLOSE_CREDENTIAL, wire.CLOSE_FORBIDDEN):
             pause_s += REFUSED_PAUSE_S
         logger.warning("No connection to the relay at %s: %s; trying again in %.1f s", self._relay_url, cause, pause_s)
         return pause_s
-
-
-def _is_registered(text: str) -> bool:
-    try:
-        message = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(message, dict) and message.get("type") == "registered"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,13 +40,16 @@ def origin_of(url: str) -> tuple[str, str, int]:
 
 
 class Connection:
-    def __init__(self, url: str, credential: str, tls: ssl.SSLContext) -> None:
+    def __init__(self, url: str, credential: str, tls: ssl.SSLContext, subprotocols: Sequence[str] = ()) -> None:
         self.url = url
-        self._credential, self._tls = credential, tls
+        self._credential, self._tls, self._offered = credential, tls, subprotocols
+        self.subprotocol = ""  # the one of those offered that the relay has picked
         self._socket: DeadlineSocket | None = None
         self._websocket: Any = websocket.WebSocket(skip_utf8_validation=True, enable_multithread=True)
         self._parts: list[bytes] = []  # of a message in several frames
+        self._is_text = True  # that message
         self.on_ping: Callable[[bytes], None] = self.pong  # a connection with a writer thread leaves pongs to that
+        self.on_pong: Callable[[bytes], None] = lambda data: None
 
     def open(self, deadline: Deadline) -> None:
         """Connects and upgrades. Raises ConnectionFailed."""
@@ -56,10 +59,12 @@ class Connection:
             self._websocket.connect(
                 self.url,
                 socket=self._socket,
-                header=[f"Authorization: Bearer {self._credential}"],
+                header=self._headers(),
                 suppress_origin=True,
                 redirect_limit=0,
             )
+            picked = self._websocket.getheaders().get("sec-websocket-protocol", "")
+            self.subprotocol = picked if picked in self._offered else ""
         except websocket.WebSocketBadStatusException as error:
             self.close()
             raise ConnectionFailed(f"the relay answered HTTP {error.status_code}", error.status_code) from None
@@ -67,18 +72,19 @@ class Connection:
             self.close()
             raise ConnectionFailed(f"can't connect: {_words(error)}") from None
 
-    def send(self, text: str, deadline: Deadline) -> None:
-        """Raises ConnectionFailed: the frame may be half sent, so the connection is over."""
-        self._send(text, websocket.ABNF.OPCODE_TEXT, deadline)
+    def send(self, message: str | bytes, deadline: Deadline) -> None:
+        """As text or binary. Raises ConnectionFailed: the frame may be half sent, so the connection is over."""
+        is_text = isinstance(message, str)
+        self._send(message, websocket.ABNF.OPCODE_TEXT if is_text else websocket.ABNF.OPCODE_BINARY, deadline)
 
-    def ping(self, deadline: Deadline) -> None:
-        self._send(b"", websocket.ABNF.OPCODE_PING, deadline)
+    def ping(self, data: bytes, deadline: Deadline) -> None:
+        self._send(data, websocket.ABNF.OPCODE_PING, deadline)
 
     def pong(self, data: bytes) -> None:
         self._send(data, websocket.ABNF.OPCODE_PONG, Deadline.after(5))
 
-    def receive(self, deadline: Deadline) -> str | None:
-        """The next message; None for a frame that ends none, after which the caller may wait again.
+    def receive(self, deadline: Deadline) -> str | bytes | None:
+        """The next message, text or binary; None for a frame that ends none, after which the caller may wait again.
 
         Raises TimeoutError when nothing ends within the deadline, ConnectionFailed at the end of the connection.
         """
@@ -90,7 +96,7 @@ class Connection:
             case websocket.ABNF.OPCODE_CLOSE:
                 raise _closed(frame.data)
             case websocket.ABNF.OPCODE_PONG:
-                pass
+                self.on_pong(frame.data)
             case _:
                 return self._message(frame)
         return None
@@ -123,14 +129,22 @@ class Connection:
         except _FAILURES as error:
             raise ConnectionFailed(f"can't send: {_words(error)}") from None
 
-    def _message(self, frame: Any) -> str | None:
+    def _headers(self) -> list[str]:
+        """A relay that picks nothing of what is offered is none that fails: websocket-client would have it so."""
+        offer = [f"Sec-WebSocket-Protocol: {', '.join(self._offered)}"] if self._offered else []
+        return [f"Authorization: Bearer {self._credential}", *offer]
+
+    def _message(self, frame: Any) -> str | bytes | None:
+        if not self._parts:
+            self._is_text = frame.opcode == websocket.ABNF.OPCODE_TEXT
         self._parts.append(frame.data)
         if sum(map(len, self._parts)) > MAX_MESSAGE_BYTES:
             raise ConnectionFailed(f"the relay sent a message of more than {MAX_MESSAGE_BYTES} bytes")
         if not frame.fin:
             return None
         parts, self._parts = self._parts, []
-        return b"".join(parts).decode("utf-8", "replace")
+        data = b"".join(parts)
+        return data.decode("utf-8", "replace") if self._is_text else data
 
     def _frame(self) -> Any:
         try:

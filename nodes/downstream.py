@@ -1,12 +1,14 @@
-"""One hop of a route as its head sees it: its two paths, which of them is taken now, what it cost so far.
+"""One hop of a route as its head sees it: its paths, which of them is taken now, what it cost so far.
 
-The relay comes first where the hop has a relay address. When a path fails, a warning is logged and the other is tried
-with the same step number, after the first attempt has ended. When none is left, one error string names all causes.
+The tunnel comes first where both ends speak version 2 of the wire, then the relay with a socket of its own, then direct
+HTTP; a node may prefer otherwise. When a path fails, a warning is logged and the next is tried with the same step
+number, after the first attempt has ended. When none is left, one error string names all causes.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from relay.wire import Code, error_of
 
 logger = logging.getLogger(__name__)
 
-RELAY_REST_S = 5.0  # after a failure of the relay, direct HTTP comes first for so long
+REST_S = 5.0  # a path that failed comes last for so long
+PROBE_DEADLINE_S = 2.0  # of a path that is timed
 FIRST_OF_TWO_S = 15.0  # what the first path gets when there is a second, or four times the slowest step
 LAST_S = 30.0  # what the last one gets once the node's pace is known, or four times the slowest step
 SLOW_IS_NOT_DEAD = 4
@@ -67,12 +70,13 @@ class HopStatistics:
 class DownstreamHop:
     def __init__(self, hop: Hop, dialler: Dialler, clock: Callable[[], float] = time.monotonic) -> None:
         self.hop = hop
-        self.statistics = HopStatistics(path="relay" if hop.relay_addr else "direct")
         self._clock = clock
         self._causes: dict[str, str] = {}  # why a path doesn't exist
-        self._paths: list[Path] = []
-        self._relay_rests_until = -1.0
-        self._find_paths(dialler)
+        relayed, direct = self._relayed(dialler), self._direct(dialler)
+        self._paths = [*direct, *relayed] if dialler.prefer == "direct" else [*relayed, *direct]
+        self._to_time = [*relayed[:1], *direct] if dialler.prefer == "fastest" and relayed and direct else []
+        self._rests_until: dict[str, float] = {}
+        self.statistics = HopStatistics(path=self._paths[0].name if self._paths else "direct")
 
     @property
     def layers(self) -> tuple[int, int]:
@@ -83,6 +87,8 @@ class DownstreamHop:
 
     def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
         """The hop's answer to POST /forward, status 200. Raises HopRefused, HopFailed."""
+        if self._to_time:
+            self._put_fastest_first(deadline)
         started = self._clock()
         path, answer = self._ask("POST", "/forward", headers, body, deadline)
         compute_ms, queue_ms = (_number(answer.headers.get(name)) for name in (COMPUTE_MS, QUEUE_MS))
@@ -103,23 +109,44 @@ class DownstreamHop:
         for path in self._paths:
             path.close()
 
-    def _find_paths(self, dialler: Dialler) -> None:
+    def _relayed(self, dialler: Dialler) -> list[Path]:
         try:
-            if self.hop.relay_addr:
-                self._paths.append(dialler.relay_hop(self.hop.relay_addr))
-            else:
-                self._causes["relay"] = "no relay address"
+            if not self.hop.relay_addr:
+                raise HopError("no relay address")
+            relay = dialler.relay_hop(self.hop.relay_addr)
         except HopError as error:
             self._causes["relay"] = error.cause
+            return []
+        tunnel = dialler.tunnel_hop(self.hop)
+        return [tunnel, relay] if tunnel else [relay]
+
+    def _direct(self, dialler: Dialler) -> list[Path]:
         if self.hop.endpoint:
-            self._paths.append(dialler.direct_hop(self.hop.endpoint))
-        else:
-            self._causes["direct"] = "no direct endpoint"
+            return [dialler.direct_hop(self.hop.endpoint)]
+        self._causes["direct"] = "no direct endpoint"
+        return []
+
+    def _put_fastest_first(self, deadline: Deadline) -> None:
+        """Times the first way through the relay and the direct one, once for the route."""
+        took_s = {path.name: self._time(path, deadline.at_most(PROBE_DEADLINE_S)) for path in self._to_time}
+        if took_s["direct"] < min(seconds for name, seconds in took_s.items() if name != "direct"):
+            self._paths.sort(key=lambda path: path.name != "direct")
+        self._to_time = []
+
+    def _time(self, path: Path, deadline: Deadline) -> float:
+        """Seconds of a question on a connection that is open: as every step but the first finds it."""
+        try:
+            path.ask("GET", "/health", {}, b"", deadline)
+            started = self._clock()
+            answer = path.ask("GET", "/health", {}, b"", deadline)
+        except HopError as error:
+            logger.info("%s hop to %s can't be timed: %s", path.name, self, error.cause)
+            return math.inf
+        return self._clock() - started if answer.status == 200 else math.inf
 
     def _in_order(self) -> list[Path]:
-        if self._clock() < self._relay_rests_until:
-            return sorted(self._paths, key=lambda path: path.name == "relay")
-        return self._paths
+        now = self._clock()
+        return sorted(self._paths, key=lambda path: now < self._rests_until.get(path.name, now))
 
     def _ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
@@ -133,7 +160,7 @@ class DownstreamHop:
             except HopError as error:
                 causes[path.name] = error.cause
                 self._note(path, error, others)
-        found = "; ".join(f"{name}: {causes[name]}" for name in ("relay", "direct"))
+        found = "; ".join(f"{name}: {causes[name]}" for name in ("tunnel", "relay", "direct") if name in causes)
         raise HopFailed(f"pipeline error: {self}: {found}")
 
     def _try(
@@ -154,10 +181,9 @@ class DownstreamHop:
         raise HopError(f"{code}: {message}")
 
     def _note(self, path: Path, error: HopError, others: list[Path]) -> None:
-        if path.name == "relay":
-            self._relay_rests_until = self._clock() + RELAY_REST_S
+        self._rests_until[path.name] = self._clock() + REST_S
         if others:
-            how = "direct HTTP" if others[0].name == "direct" else "the relay"
+            how = "direct HTTP" if others[0].name == "direct" else f"the {others[0].name}"
             logger.warning("%s hop to %s failed: %s; trying %s", path.name, self, error.cause, how)
 
     def _share(self, deadline: Deadline, has_other: bool) -> Deadline:

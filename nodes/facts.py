@@ -49,6 +49,7 @@ def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) 
         memory_bytes=memory.available_bytes(),
         threads=options.num_threads,
         dtype=options.dtype,
+        wire_versions=options.wire_versions,
     )
 
 

@@ -1,7 +1,7 @@
-"""The two ways to another node: `RelayHop`, one WebSocket to the relay for each hop, and `DirectHop`, HTTP.
+"""The ways to another node: `TunnelHop` on this node's own connection, `RelayHop` on one for each hop, `DirectHop`.
 
-Both ask one thing at a time and are used by one thread; both keep their connection for the session's next steps and
-open it anew when it has ended. Steps are numbered, so a request may be sent twice.
+Each asks one thing at a time and is used by one thread. The last two keep their connection for the session's next steps
+and open it anew when it has ended. Steps are numbered, so a request may be sent twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
 from nodes.sockets import DeadlineSocket, dial
+from nodes.tunnel import Tunnel
 from relay import envelope, wire
+from relay.headers import Hop
 
 CONNECT_DEADLINE_S = 5.0
 
@@ -39,13 +41,36 @@ class HopAnswer:
 class Path(Protocol):
     """One way to one node."""
 
-    name: str  # as it is recorded: "relay" or "direct"
+    name: str  # as it is recorded: "tunnel", "relay" or "direct"
 
     def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
     ) -> HopAnswer: ...
 
     def close(self) -> None: ...
+
+
+class TunnelHop:
+    name = "tunnel"
+
+    def __init__(self, tunnel: Tunnel, peer_id: str) -> None:
+        self._tunnel, self._peer_id = tunnel, peer_id
+
+    def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
+        """The node's answer, or the relay's about it. Raises HopError when there is none."""
+        _check_size(body)
+        try:
+            answer = self._tunnel.ask(self._peer_id, method, target, headers, body, deadline)
+        except TimeoutError:
+            raise HopError("no answer through the tunnel in time") from None
+        except ConnectionFailed as error:
+            raise HopError(error.cause, is_cut=True) from None
+        except wire.WireError as error:
+            raise HopError(f"{error.code}: {error.message}") from None
+        return HopAnswer(answer.status, answer.headers, answer.body)
+
+    def close(self) -> None:
+        """The connection is the node's own and stays."""
 
 
 class RelayHop:
@@ -58,8 +83,7 @@ class RelayHop:
 
     def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
         """The node's answer, or the relay's about it. Raises HopError when there is none."""
-        if len(body) > wire.MAX_BODY_BYTES:
-            raise HopError(f"too_large: the body has {len(body)} bytes, the relay takes {wire.MAX_BODY_BYTES}")
+        _check_size(body)
         self._num_asked += 1
         request_id = f"{self._num_asked:x}"
         deadline_ms = max(1, int(deadline.left_s() * 1000))
@@ -104,7 +128,7 @@ class RelayHop:
     def _answer(self, connection: Connection, request_id: str, deadline: Deadline) -> HopAnswer:
         while True:
             text = connection.receive(deadline)
-            if text is None:
+            if not isinstance(text, str):
                 continue
             answer = envelope.decode_answer(text)
             if answer.request_id == "" and isinstance(answer, wire.Response):  # of the socket as a whole
@@ -123,6 +147,7 @@ class DirectHop:
 
     def ask(self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
         """The node's answer. Raises HopError."""
+        _check_size(body)
         is_new = self._http is None
         try:
             return self._ask(method, target, headers, body, deadline)
@@ -175,6 +200,14 @@ class Dialler:
     relay_url: str | None
     node_key: str
     tls: ssl.SSLContext
+    tunnel: Tunnel | None = None  # where this node speaks version 2 of the wire
+    prefer: str = "relay"  # options.PREFERENCES
+
+    def tunnel_hop(self, hop: Hop) -> TunnelHop | None:
+        """None where the hop, this node or its connection of now speaks version 1 only. Its relay must be ours."""
+        if self.tunnel is None or not self.tunnel.is_open or 2 not in hop.wire:
+            return None
+        return TunnelHop(self.tunnel, hop.peer_id)
 
     def relay_hop(self, relay_addr: str) -> RelayHop:
         try:
@@ -187,3 +220,9 @@ class Dialler:
 
     def direct_hop(self, endpoint: str) -> DirectHop:
         return DirectHop(endpoint, self.tls)
+
+
+def _check_size(body: bytes) -> None:
+    """Before anything is sent: far above the limit the relay would end the connection, and all that is on it."""
+    if len(body) > wire.MAX_BODY_BYTES:
+        raise HopError(f"too_large: the body has {len(body)} bytes; a node takes {wire.MAX_BODY_BYTES}")

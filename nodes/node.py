@@ -28,6 +28,7 @@ from nodes.state import NodeState
 from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.tickets import TicketBook, TrackerClock
+from nodes.tunnel import Tunnel
 from nodes.weights import ModelFolder, open_model
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class Node:
         book = TicketBook(registration.peer_id, folder.fingerprint, self._clock)
         book.set_keys(registration.standing.ticket_keys)
         membership.hear = lambda standing: self._hear(standing, book)
-        dialler = Dialler(registration.relay_url, registration.node_key, tls)
+        tunnel = self._tunnel(registration)
+        dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
         head = None
         if shard.is_head:
             tokenizer = Tokenizer.load(folder)
@@ -111,12 +113,17 @@ class Node:
             membership.serving()
         if registration.relay_url and self._options.uses_relay:
             key, peer_id = registration.node_key, registration.peer_id
-            self._bridge = RelayHttpBridge(self._api, registration.relay_url, peer_id, key, tls)
+            ping_s = self._options.relay_ping_s
+            self._bridge = RelayHttpBridge(self._api, registration.relay_url, peer_id, key, tls, tunnel, ping_s)
             self._bridge.start()
         if not self._wait_until_reachable(membership):
             return
         logger.info("Ready: layers %d–%d of %s", shard.start_layer, shard.end_layer - 1, name)
         self._stopping.wait()
+
+    def _tunnel(self, registration: Registration) -> Tunnel | None:
+        """Where this node and the relay speak version 2 of the wire."""
+        return Tunnel() if 2 in self._options.wire_versions and 2 in registration.wire_versions else None
 
     def _hear(self, standing: Standing, book: TicketBook) -> None:
         self._clock.set(standing.now)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from nodes.state import default_folder
+from relay.wire import PING_S, WIRE_VERSIONS
+
+PREFERENCES = ("relay", "direct", "fastest")  # which path to a hop comes first, where there are several
 
 _LAYERS = re.compile(r"(\d{1,6}):(\d{1,6})")
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(\d{1,5})")
@@ -36,9 +39,18 @@ class NodeOptions:
     num_threads: int
     dtype: str
     ca_file: str
+    prefer: str = PREFERENCES[0]
+    wire_versions: tuple[int, ...] = WIRE_VERSIONS
+    relay_ping_s: float = PING_S
 
 
-def read_options(options: Mapping[str, Any], default_join_token: str = "", default_ca_file: str = "") -> NodeOptions:
+def read_options(
+    options: Mapping[str, Any],
+    default_join_token: str = "",
+    default_ca_file: str = "",
+    wire_versions: Sequence[str] = (),
+    relay_ping_s: float = PING_S,
+) -> NodeOptions:
     """Raises UsageError."""
     start_layer, end_layer = _layers(options["layers"])
     if options["no_relay"] and not options["listen"]:
@@ -61,6 +73,9 @@ def read_options(options: Mapping[str, Any], default_join_token: str = "", defau
         num_threads=_threads(options["threads"]),
         dtype=options["dtype"],
         ca_file=options["ca_file"] or default_ca_file,
+        prefer=options["prefer"],
+        wire_versions=_wire_versions(wire_versions),
+        relay_ping_s=relay_ping_s,
     )
 
 
@@ -100,6 +115,14 @@ def _join_token(options: Mapping[str, Any], default: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--join-token-file {options['join_token_file']}: {error}") from None
     return default
+
+
+def _wire_versions(words: Sequence[str]) -> tuple[int, ...]:
+    """Of the relay's wire; none named: all that this program speaks."""
+    known = {str(version): version for version in WIRE_VERSIONS}
+    if any(word not in known for word in words):
+        raise UsageError(f"MESHNET_WIRE_VERSIONS {','.join(words)!r}: this node speaks {', '.join(known)}")
+    return tuple(sorted(known[word] for word in set(words))) or WIRE_VERSIONS
 
 
 def _threads(asked: int | None) -> int:

@@ -70,9 +70,10 @@ class NodeFacts:
     device: str = "cpu"
     version: str = ""
     ms_per_layer: float | None = None
+    wire_versions: tuple[int, ...] = WIRE_VERSIONS
 
     def as_message(self) -> dict[str, Any]:
-        return asdict(self) | {"protocol_version": PROTOCOL_VERSION, "wire_versions": list(WIRE_VERSIONS)}
+        return asdict(self) | {"protocol_version": PROTOCOL_VERSION, "wire_versions": list(self.wire_versions)}
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Registration:
     start_layer: int
     end_layer: int
     relay_url: str | None
+    wire_versions: tuple[int, ...] = (1,)  # that the relay speaks
 
     @classmethod
     def read(cls, answer: Mapping[str, Any], credential: str) -> Registration:
@@ -116,6 +118,7 @@ class Registration:
             start_layer=int(answer["start_layer"]),
             end_layer=int(answer["end_layer"]),
             relay_url=answer.get("relay_url"),
+            wire_versions=tuple(answer.get("wire_versions") or [1]),
         )
 
 

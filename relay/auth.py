@@ -27,7 +27,7 @@ MAX_KEPT = 10_000
 MAX_LOOKUPS = 256  # waiting for the database
 MAX_WAITING_PER_ADDRESS = 16
 
-_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="relay-auth")
+threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="relay-auth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Authenticator:
         self._authenticate, self._clock = authenticate, clock
         self._kept: dict[bytes, tuple[Identity, float]] = {}
         self._lookups: dict[bytes, asyncio.Future[Identity | None]] = {}
-        self._throttle = Throttle(clock)
+        self.throttle = Throttle(clock)
         self._waiting: Counter[str] = Counter()
         self._num_forgotten = 0
 
@@ -61,7 +61,7 @@ class Authenticator:
         await self._wait_turn(address)
         identity = await self._look_up(credential)
         if identity is None:
-            self._throttle.failed(address)
+            self.throttle.failed(address)
             raise WireError(Code.UNAUTHORIZED, "the credential is unknown or revoked")
         return identity
 
@@ -73,7 +73,7 @@ class Authenticator:
                 self._kept.pop(digest, None)
 
     async def _wait_turn(self, address: str) -> None:
-        wait_s = self._throttle.wait_s(address)
+        wait_s = self.throttle.wait_s(address)
         if not wait_s:
             return
         if self._waiting[address] >= MAX_WAITING_PER_ADDRESS:
@@ -102,7 +102,7 @@ class Authenticator:
         loop = asyncio.get_running_loop()
         while True:
             num_forgotten = self._num_forgotten
-            identity = await loop.run_in_executor(_threads, self._authenticate, credential)
+            identity = await loop.run_in_executor(threads, self._authenticate, credential)
             if num_forgotten == self._num_forgotten:
                 break  # otherwise the answer may be from before a revocation
         if identity is not None and identity.approved:

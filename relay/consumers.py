@@ -31,7 +31,7 @@ class PeerConsumer(Door):
             hub.answer(link, envelope.decode_answer(text))
         except WireError as error:
             hub.malformed(link, error)
-            logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message)
+            logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
 
     def heard_frame(self, link: Link[Edge], data: bytes) -> None:
         if not link.generation:
@@ -48,7 +48,8 @@ class PeerConsumer(Door):
         if self._pause:
             self._pause.cancel()
         if link.generation:
-            logger.info("peer %s has left (registration %d)", link.peer_id, link.generation)
+            fields = fields_of(link) | {"bytes_in": link.bytes_in, "bytes_out": link.bytes_out}
+            logger.info("peer %s has left (registration %d)", link.peer_id, link.generation, extra=fields)
 
     def _register(self, link: Link[Edge], message: Message) -> None:
         if len(message) > wire.MAX_FIRST_MESSAGE_BYTES:
@@ -73,7 +74,8 @@ class PeerConsumer(Door):
             self._pause = asyncio.get_running_loop().call_later(min(pause_s, PAUSE_STEP_S), self._welcome, link)
             return
         hub.register(link)
-        logger.info("peer %s is here from %s (registration %d)", peer_id, self.address, link.generation)
+        text = "peer %s is here from %s (registration %d)"
+        logger.info(text, peer_id, self.address, link.generation, extra=fields_of(link))
         if self.version == 2:
             return welcome(link, peer_id)
         self.say(envelope.encode_registered(peer_id, relay_addr(peer_id)))
@@ -149,13 +151,23 @@ def passed(door: Door, link: Link[Edge], frame: wire.Frame) -> None:
 
 def unreadable(door: Door, link: Link[Edge], data: bytes, error: WireError) -> None:
     """An answer that can't be read fails its request; anything else is told its sender."""
-    logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message)
+    logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
     if error.code is Code.UPGRADE:
         return door.refuse(error.code, error.message)
     if data[1] in (wire.Kind.RESPONSE, wire.Kind.CHUNK):
         return hub.malformed(link, error)
     metrics.outcomes[error.code] += data[1] == wire.Kind.REQUEST
     hub.tell(link, wire.Error(error.request_id, error.code, error.message))
+
+
+def fields_of(link: Link[Edge]) -> dict[str, object]:
+    """Of a log line about a connection, for LOG_FORMAT=json."""
+    return {
+        "peer_id": link.peer_id,
+        "address": link.address,
+        "version": link.version,
+        "generation": link.generation,
+    }
 
 
 def hello(data: bytes) -> str:

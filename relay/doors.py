@@ -45,14 +45,18 @@ class Door(AsyncConsumer):
         """Instead of the base's, which makes a channel for each socket and a task for each message."""
         self.scope = scope
         self.outbox = Outbox(send)
+        is_counted = False
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
                 if message["type"] == "websocket.connect":
                     self._connected()
+                    metrics.open_sockets[self.version] += 1
+                    is_counted = True
                 else:
                     text = message.get("text")
                     self._received(message["bytes"] if text is None else text)
         finally:
+            metrics.open_sockets[self.version] -= is_counted
             self.settled()
             if self._checking:
                 self._checking.cancel()
@@ -84,6 +88,7 @@ class Door(AsyncConsumer):
         else:
             data = envelope.encode(frame, to_peer=True)
             is_taken = self.outbox.put(data, len(data))
+        metrics.num_bytes["out"] += len(data)
         if self.link:
             self.link.bytes_out += len(data)
         if not is_taken:
@@ -99,8 +104,9 @@ class Door(AsyncConsumer):
         self._close(code, message, at_once=code is Code.DEADLINE)
 
     def refuse(self, code: Code, message: str) -> None:
-        metrics.sockets["refused"] += 1
-        logger.warning("refused %.80r from %s: %s", self.scope["path"], self.address, message)
+        metrics.refusals[code] += 1
+        fields = {"path": self.scope["path"], "address": self.address, "code": code.value}
+        logger.warning("refused %.80r from %s: %s", self.scope["path"], self.address, message, extra=fields)
         self.close(code, message)
 
     def settled(self) -> None:
@@ -184,6 +190,7 @@ class Door(AsyncConsumer):
 
     def _heard(self, link: Link[Edge], message: Message) -> None:
         link.bytes_in += len(message)
+        metrics.num_bytes["in"] += len(message)
         if isinstance(message, str) and self.version == 1:
             return self.heard_text(link, message)
         if isinstance(message, bytes) and self.version == 2:

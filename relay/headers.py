@@ -56,18 +56,23 @@ def is_peer_id(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One element of a route, as the record writes it: half-open layers, `endpoint` None where nothing listens."""
+    """One element of a route, as the record writes it: half-open layers, `endpoint` None where nothing listens.
+
+    `wire`: the relay wire versions that the node speaks; the record's own, 1, isn't written.
+    """
 
     peer_id: str
     start_layer: int
     end_layer: int
     endpoint: str | None = None
     relay_addr: str | None = None
+    wire: tuple[int, ...] = (1,)
 
     def as_dict(self) -> dict[str, Any]:
         layers = {"start_layer": self.start_layer, "end_layer": self.end_layer}
         relay = {"relay_addr": self.relay_addr} if self.relay_addr else {}
-        return {"endpoint": self.endpoint, **layers, "peer_id": self.peer_id, **relay}
+        wire = {} if self.wire == (1,) else {"wire": list(self.wire)}
+        return {"endpoint": self.endpoint, **layers, "peer_id": self.peer_id, **relay, **wire}
 
 
 def encode_route(hops: list[Hop]) -> str:
@@ -127,12 +132,14 @@ def decode_ticket(text: str) -> tuple[Ticket, bytes, bytes]:
 
 def _hop(entry: dict[str, Any]) -> Hop:
     start, end, peer_id = entry["start_layer"], entry["end_layer"], entry["peer_id"]
-    endpoint, relay_addr = entry.get("endpoint"), entry.get("relay_addr")
+    endpoint, relay_addr, wire = entry.get("endpoint"), entry.get("relay_addr"), entry.get("wire", [1])
     if type(start) is not int or type(end) is not int or not 0 <= start < end:
         raise ValueError("start_layer and end_layer must be integers, 0 <= start < end")
     if not isinstance(peer_id, str) or any(not isinstance(text, str | None) for text in (endpoint, relay_addr)):
         raise ValueError("peer_id, endpoint and relay_addr must be strings")
-    return Hop(peer_id, start, end, endpoint, relay_addr)
+    if not isinstance(wire, list) or any(type(version) is not int for version in wire):
+        raise ValueError("wire must be a list of integers")
+    return Hop(peer_id, start, end, endpoint, relay_addr, tuple(wire))
 
 
 def b64url(data: bytes) -> str:

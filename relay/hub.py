@@ -33,6 +33,7 @@ Listener = Callable[[Link[Edge]], None]
 class Hub:
     def __init__(self) -> None:
         self.switchboard: Switchboard[Edge] = Switchboard(secrets.token_hex(4), metrics.outcomes, metrics.drops)
+        self.switchboard.took = metrics.request_s.add
         self.on_registered: list[Listener] = []  # told of each registration
         self.on_detached: list[Listener] = []  # told when the end of a registered link is noticed
         self._effects: deque[Send[Edge] | Close[Edge]] = deque()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from relay import wire
+from relay import metrics, wire
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Outbox:
 
     def __init__(self, send: Callable[[Message], Awaitable[None]]) -> None:
         self._send = send
-        self._waiting: deque[tuple[Message, int]] = deque()
+        self._waiting: deque[tuple[Message, int, float]] = deque()  # message, weight, since when
         self._pong: Message | None = None
         self._task: asyncio.Task[None] | None = None
         self._farewell: asyncio.TimerHandle | None = None
@@ -95,7 +96,7 @@ class Outbox:
     def _append(self, message: Message, weight: int) -> None:
         if self._is_ended:
             return
-        self._waiting.append((message, weight))
+        self._waiting.append((message, weight, time.perf_counter()))
         self.num_bytes += weight
         unsent.num_bytes += weight
         self._wake()
@@ -113,7 +114,7 @@ class Outbox:
         """Only the last words are still written, and nobody waits for them to be read."""
         if not self._waiting:
             return
-        last = [message for message, _ in self._waiting][-2:]
+        last = [message for message, _, _ in self._waiting][-2:]
         self._clear()
         if self._task:
             self._task.cancel()
@@ -136,7 +137,8 @@ class Outbox:
             return message
         if not self._waiting or (self._has_credit and not self._has_credit()):
             return None
-        message, weight = self._waiting.popleft()
+        message, weight, since = self._waiting.popleft()
+        metrics.queue_s.add(time.perf_counter() - since)
         self.num_bytes -= weight
         unsent.num_bytes -= weight
         return message

@@ -62,7 +62,7 @@ class RelayServer(Server):
         self.stop()
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """As Daphne's, but over a WebSocket it waits while the reader is behind. One that closes has gone, no more."""
+        """As Daphne's, but it waits while a WebSocket's reader is behind, and one that has begun to close is gone."""
         try:
             await super().handle_reply(protocol, message)
         except Disconnected as error:

@@ -41,6 +41,7 @@ class Switchboard(Generic[Edge]):
         self.flights: dict[str, Flight[Edge]] = {}
         self.accounts: Accounts[Edge] = Accounts()
         self.remote: Callable[[str], Link[Edge] | None] | None = None  # finds peers of other processes
+        self.took: Callable[[float], None] | None = None  # told of each request that was sent and ended, in seconds
         self.draining = False
         self._last_number = self._last_generation = 0
 
@@ -106,7 +107,7 @@ class Switchboard(Generic[Edge]):
             self.drops["unmatched"] += 1
             return []
         if isinstance(answer, wire.Error):
-            self._end(flight, answer.code)
+            self._end(flight, answer.code, now)
             return self.tell(flight.caller, replace(answer, request_id=flight.request_id), now)
         if isinstance(answer, wire.Response):
             if flight.streaming and (answer.stream or answer.status < 400):
@@ -119,7 +120,7 @@ class Switchboard(Generic[Edge]):
         else:
             passed = replace(answer, request_id=flight.request_id)
         if wire.is_last(answer):
-            self._end(flight, "answered")
+            self._end(flight, "answered", now)
         return self.tell(flight.caller, passed, now, callee.peer_id)
 
     def fail(self, callee: Link[Edge], relay_id: str, code: Code, message: str, now: float) -> Effects[Edge]:
@@ -232,7 +233,7 @@ class Switchboard(Generic[Edge]):
         message = f"the peer {callee.peer_id} is gone: {why}"
         effects: Effects[Edge] = []
         for flight in list(callee.tasks.values()):
-            self._end(flight, Code.PEER_GONE)
+            self._end(flight, Code.PEER_GONE, now)
             effects += self.tell(flight.caller, wire.Error(flight.request_id, Code.PEER_GONE, message), now)
         return effects
 
@@ -241,15 +242,17 @@ class Switchboard(Generic[Edge]):
         return [*self.tell(flight.caller, wire.Error(flight.request_id, code, message), now), *cancel]
 
     def _cancel(self, flight: Flight[Edge], outcome: str, now: float) -> Effects[Edge]:
-        self._end(flight, outcome)
+        self._end(flight, outcome, now)
         return self.tell(flight.callee, wire.Cancel(flight.relay_id), now, flight.caller.peer_id)
 
     def _ping(self, link: Link[Edge], now: float) -> Send[Edge]:
         return Send(link, link.credit.ping(self._draw_number(), now))
 
-    def _end(self, flight: Flight[Edge], outcome: str) -> None:
+    def _end(self, flight: Flight[Edge], outcome: str, now: float) -> None:
         del self.flights[flight.relay_id]
         del flight.caller.calls[flight.request_id]
         del flight.callee.tasks[flight.relay_id]
         self.accounts.ended(flight)
         self.outcomes[outcome] += 1
+        if self.took:
+            self.took(now - flight.sent_at)

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 else:
     ModelAdmin, TabularInline = admin.ModelAdmin, admin.TabularInline  # generic in the stubs only
 
-admin.site.site_header = admin.site.site_title = "Meshnet"
-admin.site.index_title = "Nodes, keys and sessions"
-
 
 class ReadOnly:
     """For rows that the system writes and people only read."""

@@ -5,6 +5,7 @@ An API key opens no door of the relay, and a node key none of the chat API: each
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from django.conf import settings
@@ -12,7 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from relay.auth import Identity
-from tracker import credentials
+from tracker import credentials, gate
 from tracker.errors import ApiError
 from tracker.models import ApiKey, Node
 from tracker.models.keys import find_by_credential
@@ -30,15 +31,32 @@ def authenticate_peer(credential: str) -> Identity | None:
     return Identity(node.peer_id, node.model.name, is_approved, _REASONS.get(Node.Status(node.status), ""))
 
 
+def review_peers(connected: Mapping[str, str]) -> dict[str, str]:
+    """For the relay (settings.RELAY_REVIEW): of {peer_id: scope} those that may stay no longer, and why."""
+    rows = Node.objects.filter(peer_id__in=connected).values_list("peer_id", "status", "model__name")
+    standing = {peer_id: (status, model_name) for peer_id, status, model_name in rows}
+    return {
+        peer_id: _REASONS.get(Node.Status(standing[peer_id][0]), "this node has moved to another model")
+        if peer_id in standing
+        else "this node was deleted"
+        for peer_id, scope in connected.items()
+        if standing.get(peer_id) != (Node.Status.APPROVED, scope)
+    }
+
+
 def authenticate_api_key(request: HttpRequest) -> ApiKey | None:
-    """The key of a chat request; None where keys aren't required and none is good. Raises ApiError 401."""
+    """The key of a chat request; None where keys aren't required and none is good. Raises ApiError 401 or 429."""
     text = bearer(request)
+    if settings.API_KEYS_REQUIRED:
+        gate.check(request, text)
     key: ApiKey | None = find_by_credential(ApiKey.objects.all(), text)
     if key and not key.revoked:
+        gate.passed(text)
         _remember_use(key)
         return key
     if not settings.API_KEYS_REQUIRED:
         return None
+    gate.failed(request, text)
     raise ApiError(401, _why_refused(text, is_revoked=key is not None), code="invalid_api_key")
 
 

@@ -160,7 +160,9 @@ def route_problem(model: LanguageModel, now: datetime) -> str | None:
 def hop_of(node: Node, element: RouteElement, now: datetime) -> headers.Hop:
     """As the head sees it: the endpoint only while it is proved, by the address that was checked."""
     endpoint = node.dial_url if node.is_endpoint_proved(now) else None
-    return headers.Hop(node.peer_id, element.start_layer, element.end_layer, endpoint, node.relay_addr)
+    wire_versions = tuple(node.wire_versions) or (1,)  # a node of an earlier site has said nothing yet
+    layers = element.start_layer, element.end_layer
+    return headers.Hop(node.peer_id, *layers, endpoint, node.relay_addr, wire_versions)
 
 
 def _call_of(head: Node) -> HeadCall:

@@ -30,7 +30,7 @@ def check_ticket_keys(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[
 @register
 def check_public_url(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     url = urlsplit(settings.PUBLIC_URL)
-    if _is_loopback(url.hostname or ""):
+    if is_loopback(url.hostname or ""):
         return []
     problems: list[CheckMessage] = []
     if url.scheme != "https":
@@ -63,7 +63,7 @@ def problems_of_several(relay_urls: Sequence[str], redis_url: str, engine: str) 
     return problems
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

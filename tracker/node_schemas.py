@@ -9,6 +9,7 @@ from django.core.validators import RegexValidator
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from relay.headers import DTYPE_BYTES
+from relay.wire import WIRE_VERSIONS
 from tracker.endpoints import EndpointRefused, parse_endpoint
 from tracker.errors import ApiError
 from tracker.models.languages import MAX_LAYERS, MODEL_NAME
@@ -29,6 +30,11 @@ def _is_dtype(text: str) -> str:
     if text not in DTYPE_BYTES:
         raise ValueError(f"must be one of {', '.join(DTYPE_BYTES)}")
     return text
+
+
+def _ours(versions: list[Any]) -> list[int]:
+    """Those that the relay speaks too, in order; a newer node may name more, and in other words."""
+    return sorted({version for version in versions if type(version) is int} & set(WIRE_VERSIONS))
 
 
 def _pattern(validator: RegexValidator) -> str:
@@ -64,6 +70,7 @@ class Registration(_Strict):
     start_layer: int = Field(ge=0)
     end_layer: int = Field(ge=1)
     relay: bool = True
+    wire_versions: Annotated[list[Any], AfterValidator(_ours)] = []
     endpoint: Annotated[str, Field(max_length=200), AfterValidator(_is_endpoint)] | None = None
     version: Annotated[Line, Field(max_length=40)] = ""
     device: Annotated[Line, Field(max_length=60)] = ""

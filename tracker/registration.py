@@ -151,6 +151,7 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
         node.endpoint_address, node.endpoint_proved_until, node.endpoint_error = "", None, ""
     node.name, node.model, node.model_facts = wanted.name, model, wanted.model.facts()
     node.uses_relay, node.endpoint, node.address = wanted.relay, wanted.endpoint or "", address or None
+    node.wire_versions = wanted.wire_versions
     node.version, node.device, node.dtype = wanted.version, wanted.device, wanted.dtype
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.is_registered, node.last_seen = True, now

@@ -1,12 +1,13 @@
 from django.urls import path
 
-from tracker.views import chat, models, nodes, pages
+from tracker.views import chat, metrics, models, nodes, pages
 
 urlpatterns = [
     path("", pages.session_list, name="session-list"),
     path("sessions.json", pages.session_list_json, name="session-list-json"),
     path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
     path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),
+    path("metrics", metrics.metrics),
     path("api/nodes/register", nodes.register),
     path("api/nodes/heartbeat", nodes.heartbeat),
     path("api/nodes/unregister", nodes.unregister),

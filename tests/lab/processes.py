@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.lab.warm import Fork
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,22 +36,16 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 class Process:
-    """One running program. `output` grows while it runs."""
+    """One running program. `output` grows while it runs. `warm`: if this interpreter runs it, fork it (see warm.py)."""
 
-    def __init__(self, arguments: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> None:
+    def __init__(
+        self, arguments: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT, *, warm: bool = False
+    ) -> None:
         self.arguments = list(arguments)
         self._changed = threading.Condition()
         self._output = ""
-        self._popen = subprocess.Popen(
-            self.arguments,
-            env=dict(env or environment()),
-            cwd=cwd,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
+        start = _forked if warm and self.arguments[0] == sys.executable else _started
+        self._popen: subprocess.Popen[str] | Fork = start(self.arguments, dict(env or environment()), cwd)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -109,6 +105,23 @@ class Process:
             with self._changed:
                 self._output += line
                 self._changed.notify_all()
+
+
+def _started(arguments: list[str], env: dict[str, str], cwd: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        arguments,
+        env=env,
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+
+
+def _forked(arguments: list[str], env: dict[str, str], cwd: Path) -> Fork:
+    return Fork(arguments[1], arguments[2:], env, cwd)
 
 
 def manage(

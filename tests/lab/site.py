@@ -14,7 +14,7 @@ from typing import Any
 
 import requests
 
-from tests.lab import record
+from tests.lab import record, warm
 from tests.lab.processes import Process, environment, free_port, manage, manage_py
 
 
@@ -52,6 +52,8 @@ class Site:
         self.api_key = self.join_token = ""
 
     def __enter__(self) -> Site:
+        if self.python == sys.executable:
+            warm.begin()
         self.manage("migrate", "--verbosity", "0")
         self.start()
         self.api_key = self.manage("createapikey", "test")
@@ -90,14 +92,17 @@ class Site:
             options = tuple(f"127.0.0.1:{free_port()}" if option == "auto" else option for option in options)
         arguments = ["runnode", "--tracker", self.url, "--model", str(model), "--layers", layers, "--name", name]
         arguments += ["--state-dir", str(self.folder / "nodes" / name), "--threads", "1", *options]
-        node = Process([*manage_py(python), *arguments], environment(MESHNET_JOIN_TOKEN=self.join_token, **env))
+        env = environment(MESHNET_JOIN_TOKEN=self.join_token, **env)
+        node = Process([*manage_py(python), *arguments], env, warm=True)
         self.nodes.append(node)
         return node
 
     @contextlib.contextmanager
-    def mesh(self, model: Path, cuts: list[str], *options: str) -> Iterator[list[Process]]:
+    def mesh(self, model: Path, cuts: list[str], *options: str, **env: str) -> Iterator[list[Process]]:
         """Nodes of one model, one for each layer range, until the block ends; ready when it begins."""
-        nodes = [self.start_node(f"{model.name}-{number}", model, cut, *options) for number, cut in enumerate(cuts)]
+        nodes = [
+            self.start_node(f"{model.name}-{number}", model, cut, *options, **env) for number, cut in enumerate(cuts)
+        ]
         with self.serving(model.name, nodes):
             yield nodes
 

@@ -14,7 +14,7 @@ OURS = {"meshweb", "relay", "tracker", "nodes", "tests", "bench"}
 SHARED_WIRE = {"relay.wire", "relay.envelope", "relay.headers", "relay.served"}  # standard library only, for nodes too
 ALLOWED = {
     "meshweb": {"tracker", "relay"},
-    "tracker": {*SHARED_WIRE, "relay.client", "relay.presence", "relay.metrics", "relay.auth"},
+    "tracker": {*SHARED_WIRE, "relay.client", "relay.presence", "relay.prometheus", "relay.report", "relay.auth"},
     "relay": set(),
     "nodes": SHARED_WIRE,
 }

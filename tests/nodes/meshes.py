@@ -26,9 +26,11 @@ from nodes.sockets import tls_context
 from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.tickets import TicketBook, TrackerClock
+from nodes.tunnel import Tunnel
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop, Ticket, encode_route, encode_ticket
+from relay.wire import WIRE_VERSIONS
 from tests.nodes.engines import VOCAB, WIDTH, FakeEngine, count_up
 from tests.nodes.models import make_tokenizer
 from tests.nodes.relays import MiniRelay, key_of
@@ -85,6 +87,8 @@ class TestNode:
         next_token: Callable[[int, int], int],
         max_chats: int,
         tls: ssl.SSLContext,
+        wire_versions: Sequence[int],
+        prefer: str,
     ) -> None:
         self.peer_id, self.layers = f"{number:032x}", layers
         self.key = key_of(self.peer_id)
@@ -94,10 +98,12 @@ class TestNode:
         self.book = TicketBook(self.peer_id, FINGERPRINT, clock)
         self.book.set_keys(signer.public_keys())
         engine = cast(Engine, self.engine)
+        self.wire_versions = tuple(wire_versions)
+        self.tunnel = Tunnel() if 2 in wire_versions else None
         head = None
         if layers[0] == 0:
             tokenizer = Tokenizer(make_tokenizer(), {2})
-            dialler = Dialler(relay.ws_url if relay else None, self.key, tls)
+            dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
             head = Head(self.peer_id, WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler)
         held = Layers(*layers, num_layers, WIDTH, VOCAB, CONTEXT_LENGTH)
         self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats)
@@ -113,7 +119,7 @@ class TestNode:
 
     def connect(self) -> None:
         assert self._relay
-        self.bridge = RelayHttpBridge(self.api, self._relay.ws_url, self.peer_id, self.key, self._tls)
+        self.bridge = RelayHttpBridge(self.api, self._relay.ws_url, self.peer_id, self.key, self._tls, self.tunnel)
         self.bridge.start()
         assert self.bridge.connected.wait(5)
 
@@ -127,7 +133,7 @@ class TestNode:
     @property
     def hop(self) -> Hop:
         relay_addr = self._relay.address(self.peer_id) if self._relay and self.bridge else None
-        return Hop(self.peer_id, *self.layers, self.endpoint, relay_addr)
+        return Hop(self.peer_id, *self.layers, self.endpoint, relay_addr, self.wire_versions)
 
 
 @dataclass
@@ -141,6 +147,8 @@ class Mesh:
     max_chats: int = 8
     relay: MiniRelay | None = None
     tls: ssl.SSLContext = field(default_factory=shared_tls)
+    wire_versions: Sequence[Sequence[int]] = ()  # of each node; what is left out speaks all
+    prefer: str = "relay"
 
     def __enter__(self) -> Mesh:
         self._stack = ExitStack()
@@ -148,9 +156,11 @@ class Mesh:
         if self.relay is None and self.relayed:
             self.relay = self._stack.enter_context(MiniRelay())
         num_layers = self.cuts[-1][1]
+        spoken = [*self.wire_versions, *[WIRE_VERSIONS] * len(self.cuts)]
+        same = (num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls)
         self.nodes = [
-            TestNode(number, cut, num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls)
-            for number, cut in enumerate(self.cuts, 1)
+            TestNode(number, cut, *same, versions, self.prefer)
+            for number, (cut, versions) in enumerate(zip(self.cuts, spoken, strict=False), 1)
         ]
         for node in self.nodes:
             self._stack.callback(node.close)

@@ -38,6 +38,7 @@ class Site:
             start_layer=message["start_layer"],
             end_layer=message["end_layer"],
             relay_url=self.relay.ws_url if message["relay"] else None,
+            wire_versions=list(self.relay.wire_versions),
         )
 
 

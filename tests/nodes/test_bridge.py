@@ -7,14 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
+from nodes.tunnel import Tunnel
 from relay import envelope, wire
-from relay.wire import Code, Request
+from relay.wire import Code, Hello, Request, Welcome, decode_frame, encode_frame
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import Mesh, parts, shared_tls
 from tests.nodes.relays import MiniRelay
@@ -24,12 +26,15 @@ PLAIN = "/v1/completions"
 
 
 @contextlib.contextmanager
-def bridged(handler: Callable[[ServerSocket], None], **options: float) -> Iterator[WebSocketServer]:
-    """A bridge of a small node to a server that the test plays by hand, with next to no pause between tries."""
-    with Mesh([(0, 4)], relayed=False) as mesh, WebSocketServer(handler) as server:
-        backoff = Backoff(0.01, 0.01)
+def bridged(handler: Callable[[ServerSocket], None], **options: Any) -> Iterator[WebSocketServer]:
+    """A bridge of a small node to a server that the test plays by hand, with next to no pause between tries.
+
+    It speaks version 2 where it is given a tunnel.
+    """
+    with Mesh([(0, 4)], relayed=False) as mesh, WebSocketServer(handler, picks=[wire.SUBPROTOCOL]) as server:
         head = mesh.head
-        bridge = RelayHttpBridge(head.api, f"{server.url}/ws", head.peer_id, head.key, shared_tls(), backoff, **options)
+        options = {"backoff": Backoff(0.01, 0.01)} | options
+        bridge = RelayHttpBridge(head.api, f"{server.url}/ws", head.peer_id, head.key, shared_tls(), **options)
         bridge.start()
         try:
             yield server
@@ -39,6 +44,11 @@ def bridged(handler: Callable[[ServerSocket], None], **options: float) -> Iterat
 
 def welcome(connection: ServerSocket) -> str:
     """Registers the peer; its id."""
+    if connection.subprotocol:
+        hello = decode_frame(connection.receive_data()).frame
+        assert isinstance(hello, Hello)
+        connection.send(encode_frame(Welcome(hello.peer_id, 1, wire.limits(), "")))
+        return hello.peer_id
     message = json.loads(connection.receive())
     assert message["type"] == "register"
     connection.send(json.dumps({"type": "registered", "peer_id": message["peer_id"], "relay_addr": "", "limits": {}}))
@@ -113,9 +123,7 @@ def test_it_answers_pings() -> None:
         assert got.wait(5)
 
 
-def test_it_asks_a_quiet_relay_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.link.QUIET_S", 0.05)
-    monkeypatch.setattr("nodes.link.ANSWER_PING_S", 5.0)
+def test_it_asks_each_period_whether_the_relay_is_there() -> None:
     asked = threading.Semaphore(0)
 
     def serve(connection: ServerSocket) -> None:
@@ -126,24 +134,26 @@ def test_it_asks_a_quiet_relay_whether_it_is_there(monkeypatch: pytest.MonkeyPat
                 connection.frame(10, data)
                 asked.release()
 
-    with bridged(serve) as server:
+    with bridged(serve, ping_s=0.05) as server:
         for _ in range(3):
             assert asked.acquire(timeout=5)
         assert len(server.sockets) == 1
 
 
-def test_a_relay_that_says_nothing_at_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.link.QUIET_S", 0.05)
-    monkeypatch.setattr("nodes.link.ANSWER_PING_S", 0.05)
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_relay_that_says_nothing_at_all_is_given_up_within_two_periods(version: int) -> None:
     over = threading.Event()
+    welcomed_at: list[float] = []
 
     def black_hole(connection: ServerSocket) -> None:
         welcome(connection)
+        welcomed_at.append(time.monotonic())
         over.wait(10)
 
-    with bridged(black_hole) as server:
+    with bridged(black_hole, ping_s=0.5, tunnel=Tunnel() if version == 2 else None) as server:
         for _ in range(2):
             assert server.opened.acquire(timeout=5)
+        assert 0.7 < time.monotonic() - welcomed_at[0] < 1.0
         over.set()
 
 
@@ -216,7 +226,7 @@ def test_a_cancelled_chat_stops_and_frees_every_hop() -> None:
         request = mesh.request({"prompt": "a", "max_tokens": 150}, PLAIN, max_tokens=150)
         request_id = relay.ask(mesh.head.peer_id, request)
         wait_for(lambda: len(mesh.head.engine.steps) > 2)
-        relay.peers[mesh.head.peer_id].send(envelope.encode(wire.Cancel(request_id)))
+        relay.tell(mesh.head.peer_id, wire.Cancel(request_id))
 
         mesh.wait_until_free()
         assert len(mesh.head.engine.steps) < 100
@@ -270,7 +280,7 @@ def test_a_route_works_over_tls(tmp_path: Path) -> None:
     with MiniRelay(server_tls) as relay, Mesh([(0, 2), (2, 4), (4, 6)], relay=relay, tls=client_tls) as mesh:
         told = [mesh.chat("abc", max_tokens=20) for _ in range(3)]
 
-    assert {tuple(one.paths) for one in told} == {("local", "relay", "relay")}
+    assert {tuple(one.paths) for one in told} == {("local", "tunnel", "tunnel")}
     assert len({tuple(one.ids) for one in told}) == 1
 
 
@@ -297,7 +307,7 @@ def test_eight_chats_at_once_over_tls_each_get_their_own_tokens(tmp_path: Path) 
 
 
 def test_the_relay_cut_in_the_middle_of_a_generation_goes_on_by_direct_http(caplog: pytest.LogCaptureFixture) -> None:
-    mesh = Mesh([(0, 2), (2, 4)], direct=True)
+    mesh = Mesh([(0, 2), (2, 4)], direct=True, wire_versions=[(1,)])
 
     def cut_at_sixth(position: int, last_id: int) -> int:
         if len(mesh.nodes[1].engine.steps) == 6 and mesh.relay:
@@ -320,6 +330,63 @@ def test_the_relay_cut_in_the_middle_of_a_generation_goes_on_by_direct_http(capl
     assert caplog.text.count("trying direct HTTP") == 1  # the next tokens don't pay for it
 
 
+def test_a_cut_tunnel_is_replaced_by_the_relays_other_door_and_comes_back(caplog: pytest.LogCaptureFixture) -> None:
+    mesh = Mesh([(0, 2), (2, 4)])
+
+    def cut_at_sixth(position: int, last_id: int) -> int:
+        if len(mesh.nodes[1].engine.steps) == 6 and mesh.relay:
+            mesh.relay.peers[mesh.head.peer_id].cut()
+        return last_id + 1
+
+    with mesh:
+        undisturbed = mesh.chat("abc", max_tokens=10)
+        mesh.wait_until_free()
+        mesh.nodes[1].engine.steps.clear()
+        mesh.nodes[1].engine.next_token = cut_at_sixth
+        told = mesh.chat("abc", max_tokens=10)
+        assert mesh.head.bridge
+        assert mesh.head.bridge.connected.wait(5)
+        after = mesh.chat("abc", max_tokens=10)
+
+    assert undisturbed.paths == ["local", "tunnel"]
+    assert told.paths == ["local", "relay"]
+    assert after.paths == ["local", "tunnel"]
+    assert told.ids == after.ids == undisturbed.ids
+    assert "tunnel hop to layers 2–3 on peer 00000000 failed" in caplog.text
+    assert "trying the relay" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wire_versions", "paths"),
+    [
+        ([(1, 2), (1,), (1, 2)], ["local", "relay", "tunnel"]),
+        ([(1,), (1, 2), (1, 2)], ["local", "relay", "relay"]),
+    ],
+)
+def test_nodes_of_both_versions_work_in_one_route(wire_versions: list[tuple[int, ...]], paths: list[str]) -> None:
+    cuts = [(0, 2), (2, 4), (4, 6)]
+    with Mesh(cuts) as mesh:
+        same = mesh.chat("abc", max_tokens=10)
+    with Mesh(cuts, wire_versions=wire_versions) as mesh:
+        mixed = mesh.chat("abc", max_tokens=10)
+
+    assert same.paths == ["local", "tunnel", "tunnel"]
+    assert mixed.paths == paths
+    assert mixed.ids == same.ids
+
+
+def test_a_relay_of_version_1_is_used_as_one() -> None:
+    with MiniRelay(wire_versions=[1]) as relay, Mesh([(0, 2), (2, 4)], relay=relay) as mesh:
+        assert mesh.chat("abc").paths == ["local", "relay"]
+
+
+def test_a_path_that_is_preferred_comes_first() -> None:
+    with Mesh([(0, 2), (2, 4)], direct=True, prefer="direct") as mesh:
+        assert mesh.chat("abc").paths == ["local", "direct"]
+    with Mesh([(0, 2), (2, 4)], direct=True, prefer="fastest") as mesh:
+        assert mesh.chat("abc").paths[1] in ("tunnel", "direct")
+
+
 def test_both_paths_cut_is_one_typed_error_in_time() -> None:
     mesh = Mesh([(0, 2), (2, 4)], direct=True)
 
@@ -328,7 +395,7 @@ def test_both_paths_cut_is_one_typed_error_in_time() -> None:
         if len(tail.engine.steps) == 6 and mesh.relay and tail.server:
             mesh.relay.refuse_rpc = True
             tail.server.api = None  # answers 503
-            mesh.relay.cut_callers()
+            mesh.relay.peers[mesh.head.peer_id].cut()
         return last_id + 1
 
     mesh.next_token = cut_at_sixth
@@ -339,7 +406,8 @@ def test_both_paths_cut_is_one_typed_error_in_time() -> None:
 
     assert told.error
     assert told.error["code"] == "node_failed"
-    assert told.error["message"].startswith("pipeline error: layers 2–3 on peer 00000000: relay: ")
+    assert told.error["message"].startswith("pipeline error: layers 2–3 on peer 00000000: tunnel: ")
+    assert "; relay: " in told.error["message"]
     assert "; direct: " in told.error["message"]
     assert took_s < 10
 

@@ -24,7 +24,7 @@ def test_a_chat_streams_its_events_a_summary_and_done(mesh: Mesh) -> None:
     first = told.events[0]["meshnet"]["prompt_ids"]
     assert told.ids == [first[-1] + 1 + number for number in range(5)]
     assert told.finish_reason == "length"
-    assert told.paths == ["local", "relay"]
+    assert told.paths == ["local", "tunnel"]
     assert told.summary["usage"] == {
         "prompt_tokens": len(first),
         "completion_tokens": 5,
@@ -137,7 +137,7 @@ def test_an_error_in_mid_stream_is_an_event_after_the_summary() -> None:
     made = Mesh([(0, 2), (2, 4)])
 
     def fail_at_third(position: int, last_id: int) -> int:
-        if len(made.nodes[1].engine.steps) == 4:
+        if len(made.nodes[1].engine.steps) >= 4:
             raise EngineError("broken")
         return last_id + 1
 

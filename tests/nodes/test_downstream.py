@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from nodes.deadline import Deadline
-from nodes.downstream import RELAY_REST_S, DownstreamHop, HopFailed, HopRefused
+from nodes.downstream import REST_S, DownstreamHop, HopFailed, HopRefused
 from nodes.hops import Dialler, HopAnswer, HopError
 from relay import headers as names
 from relay import wire
@@ -37,8 +37,13 @@ class FakePath:
 
 
 class FakeDialler:
-    def __init__(self, relay: FakePath | HopError | None, direct: FakePath | None) -> None:
-        self._relay, self._direct = relay, direct
+    def __init__(
+        self, relay: FakePath | HopError | None, direct: FakePath | None, tunnel: FakePath | None, prefer: str
+    ) -> None:
+        self._relay, self._direct, self._tunnel, self.prefer = relay, direct, tunnel, prefer
+
+    def tunnel_hop(self, hop: Hop) -> Any:
+        return self._tunnel
 
     def relay_hop(self, relay_addr: str) -> Any:
         if isinstance(self._relay, HopError):
@@ -57,9 +62,15 @@ class Time:
         return self.now
 
 
-def hop_over(relay: FakePath | HopError | None, direct: FakePath | None, time: Time | None = None) -> DownstreamHop:
+def hop_over(
+    relay: FakePath | HopError | None,
+    direct: FakePath | None,
+    time: Time | None = None,
+    tunnel: FakePath | None = None,
+    prefer: str = "relay",
+) -> DownstreamHop:
     hop = Hop(PEER, 12, 18, "http://direct" if direct else None, "ws://relay" if relay else None)
-    return DownstreamHop(hop, cast(Dialler, FakeDialler(relay, direct)), time or Time())
+    return DownstreamHop(hop, cast(Dialler, FakeDialler(relay, direct, tunnel, prefer)), time or Time())
 
 
 def error(code: wire.Code, message: str = "no", headers: Mapping[str, str] | None = None) -> HopAnswer:
@@ -78,6 +89,88 @@ def test_the_relay_comes_first() -> None:
     assert step(hop) == OK
     assert (len(relay.asked), len(direct.asked)) == (1, 0)
     assert hop.statistics.path == "relay"
+
+
+def test_the_tunnel_comes_before_the_relay() -> None:
+    tunnel, relay, direct = FakePath("tunnel"), FakePath("relay"), FakePath("direct")
+    hop = hop_over(relay, direct, tunnel=tunnel)
+
+    assert step(hop) == OK
+    assert (len(tunnel.asked), len(relay.asked), len(direct.asked)) == (1, 0, 0)
+    assert hop.statistics.path == "tunnel"
+
+
+def test_a_tunnel_that_fails_is_followed_by_the_relay_and_then_by_direct_http(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tunnel, relay = FakePath("tunnel", HopError("cut")), FakePath("relay", HopError("refused"))
+    hop = hop_over(relay, FakePath("direct"), tunnel=tunnel)
+
+    assert step(hop) == OK
+    assert hop.statistics.path == "direct"
+    assert "tunnel hop to layers 12–17 on peer ab12cd34 failed: cut; trying the relay" in caplog.text
+    assert "relay hop to layers 12–17 on peer ab12cd34 failed: refused; trying direct HTTP" in caplog.text
+
+
+def test_all_failing_gives_one_string_with_every_cause() -> None:
+    paths = [FakePath(name, HopError(f"{name} is down")) for name in ("relay", "direct", "tunnel")]
+
+    with pytest.raises(HopFailed, match="tunnel: tunnel is down; relay: relay is down; direct: direct is down"):
+        step(hop_over(paths[0], paths[1], tunnel=paths[2]))
+
+
+def test_a_node_may_prefer_direct_http() -> None:
+    tunnel, relay, direct = FakePath("tunnel"), FakePath("relay"), FakePath("direct", OK, HopError("down"))
+    hop = hop_over(relay, direct, tunnel=tunnel, prefer="direct")
+
+    step(hop)
+    assert (len(direct.asked), len(tunnel.asked)) == (1, 0)
+    step(hop)
+    assert (len(direct.asked), len(tunnel.asked), len(relay.asked)) == (2, 1, 0)
+
+
+class TimedPath(FakePath):
+    """Each question takes so many seconds."""
+
+    def __init__(self, name: str, time: Time, took_s: float, *answers: HopAnswer | HopError) -> None:
+        super().__init__(name, *answers)
+        self._time, self._took_s = time, took_s
+
+    def ask(self, *arguments: Any) -> HopAnswer:
+        self._time.now += self._took_s
+        return super().ask(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("tunnel_s", "direct_s", "answer", "chosen"),
+    [
+        (0.02, 0.03, OK, "tunnel"),
+        (0.03, 0.02, OK, "direct"),
+        (0.03, 0.02, HopError("refused"), "tunnel"),
+        (0.03, 0.02, HopAnswer(503, {}, b""), "tunnel"),
+    ],
+)
+def test_the_fastest_of_both_ways_is_found_once_for_a_route(
+    tunnel_s: float, direct_s: float, answer: HopAnswer | HopError, chosen: str
+) -> None:
+    time = Time()
+    tunnel, direct = TimedPath("tunnel", time, tunnel_s), TimedPath("direct", time, direct_s, answer)
+    hop = hop_over(FakePath("relay"), direct, time, tunnel, "fastest")
+
+    for _ in range(3):
+        step(hop)
+    questions = [(method, target) for method, target, _, _ in tunnel.asked + direct.asked]
+    assert 3 <= questions.count(("GET", "/health")) <= 4
+    assert questions.count(("POST", "/forward")) == 3
+    assert hop.statistics.path == chosen
+    assert hop.statistics.num_steps == 3
+
+
+def test_where_there_is_one_way_only_nothing_is_timed() -> None:
+    relay = FakePath("relay")
+    step(hop_over(relay, None, prefer="fastest"))
+
+    assert [method for method, *_ in relay.asked] == ["POST"]
 
 
 def test_without_a_relay_address_it_is_direct_http() -> None:
@@ -160,7 +253,7 @@ def test_after_a_failure_the_working_path_comes_first_for_a_while() -> None:
     step(hop)
     assert (len(relay.asked), len(direct.asked)) == (1, 2)
 
-    time.now += RELAY_REST_S
+    time.now += REST_S
     step(hop)
     assert (len(relay.asked), len(direct.asked)) == (2, 2)
     assert hop.statistics.path == "relay"

@@ -82,7 +82,7 @@ def test_two_nodes_answer_a_chat_through_the_relay_with_real_layers(
 
     assert told[-1] == b"data: [DONE]"
     summary = json.loads(told[-2].removeprefix(b"data: "))["meshnet"]
-    assert [hop["path"] for hop in summary["hops"]] == ["local", "relay"]
+    assert [hop["path"] for hop in summary["hops"]] == ["local", "tunnel"]
     assert summary["usage"]["completion_tokens"] == 4
     assert "Ready: layers 0–2 of " in caplog.text
     assert "Ready: layers 3–5 of " in caplog.text
@@ -97,7 +97,7 @@ def ask(site: Site) -> list[bytes]:
         names.SESSION: ticket.session,
         names.EPOCH: "0",
         names.TICKET: text,
-        names.ROUTE: encode_route([Hop(second, 3, 6, None, site.relay.address(second))]),
+        names.ROUTE: encode_route([Hop(second, 3, 6, None, site.relay.address(second), (1, 2))]),
         names.DEADLINE_MS: "20000",
     }
     body = json.dumps({"prompt": "hello", "max_tokens": 4, "temperature": 0}).encode()
@@ -110,6 +110,8 @@ def ask(site: Site) -> list[bytes]:
 
 class Caller:
     """Where the small relay sends the answers."""
+
+    subprotocol = ""
 
     def __init__(self) -> None:
         self.answers: list[wire.Answer] = []

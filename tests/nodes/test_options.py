@@ -7,14 +7,16 @@ import pytest
 
 from nodes.options import NodeOptions, UsageError, read_options
 from nodes.state import default_folder
+from relay.wire import WIRE_VERSIONS
 
 LEFT_OUT = dict.fromkeys(["join_token", "join_token_file", "listen", "name", "state_dir", "threads", "ca_file"], None)
 
 
 def read(**given: Any) -> NodeOptions:
     base = {"tracker": "http://127.0.0.1:8000/", "model": "tiny", "layers": "0:2", "dtype": "bfloat16"}
-    flags = {"relay_only": False, "no_relay": False}
-    return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings")
+    flags = {"relay_only": False, "no_relay": False, "prefer": "relay"}
+    wire_versions = given.pop("wire_versions", ())
+    return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings", wire_versions)
 
 
 def test_a_short_command_line_is_enough() -> None:
@@ -81,3 +83,14 @@ def test_a_wrong_argument_is_named(name: str, value: Any) -> None:
 def test_a_node_that_nobody_could_reach_is_refused() -> None:
     with pytest.raises(UsageError, match="--no-relay needs --listen"):
         read(no_relay=True)
+
+
+def test_it_speaks_every_version_of_the_wire_unless_a_setting_names_some() -> None:
+    assert read().wire_versions == WIRE_VERSIONS
+    assert read(wire_versions=["1"]).wire_versions == (1,)
+    with pytest.raises(UsageError, match="MESHNET_WIRE_VERSIONS '1,9': this node speaks 1"):
+        read(wire_versions=["1", "9"])
+
+
+def test_the_path_it_prefers_is_kept() -> None:
+    assert read(prefer="fastest").prefer == "fastest"

@@ -1,35 +1,43 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
+from nodes.dialects import FrameDialect
 from nodes.outbox import MAX_BYTES, Outbox
-from relay import envelope, wire
-from relay.wire import Chunk, Response
+from nodes.pulse import Pulse
+from relay import wire
+from relay.wire import Cancel, Chunk, Ping, Pong, Request, Response
+
+MIB = wire.MAX_BODY_BYTES
 
 
 class FakeConnection:
-    """Takes what is sent once `gate` is set."""
+    """Takes what is sent once `gate` is set, and answers PINGs while `is_alive`."""
 
     def __init__(self) -> None:
         self.sent: list[Any] = []
         self.gate = threading.Event()
         self.gate.set()
         self.failing = False
+        self.is_alive = True
+        self.heard_pong: Callable[[int], None] = lambda number: None
         self.was_shut_down = threading.Event()
 
-    def send(self, text: str, deadline: Deadline) -> None:
+    def send(self, message: bytes, deadline: Deadline) -> None:
         assert self.gate.wait(10)
         if self.failing:
             raise ConnectionFailed("cut")
-        self.sent.append(envelope.decode_answer(text))
-
-    def ping(self, deadline: Deadline) -> None:
-        self.sent.append("ping")
+        frame = wire.decode_frame(message).frame
+        if not isinstance(frame, Ping):
+            self.sent.append(frame)
+        elif self.is_alive:
+            threading.Thread(target=self.heard_pong, args=(frame.n,)).start()
 
     def pong(self, data: bytes) -> None:
         self.sent.append(data)
@@ -45,7 +53,8 @@ def connection() -> FakeConnection:
 
 @pytest.fixture
 def outbox(connection: FakeConnection) -> Any:
-    box = Outbox(cast(Connection, connection))
+    box = Outbox(cast(Connection, connection), FrameDialect(), Pulse(600))
+    connection.heard_pong = box.heard_pong
     box.start()
     yield box
     connection.gate.set()
@@ -53,14 +62,70 @@ def outbox(connection: FakeConnection) -> Any:
     box.join(5)
 
 
+def question(request_id: str, num_bytes: int = MIB) -> Request:
+    return Request(request_id, "POST", "/forward", {}, bytes(num_bytes))
+
+
 def test_it_sends_in_the_order_in_which_it_was_given(connection: FakeConnection, outbox: Outbox) -> None:
     assert outbox.offer(Response("a", 200, {}, b"1"))
-    outbox.force(None)
-    outbox.force(b"ping data")
+    outbox.force(Cancel("c"))
     outbox.put(Chunk("b", b"2"), Deadline.after(1))
+    assert outbox.ask(question("d", 1), "ab" * 16)
 
     assert outbox.drain(Deadline.after(5))
-    assert connection.sent == [Response("a", 200, {}, b"1"), "ping", b"ping data", Chunk("b", b"2")]
+    assert connection.sent == [Response("a", 200, {}, b"1"), Cancel("c"), Chunk("b", b"2"), question("d", 1)]
+
+
+def test_signs_of_life_overtake_what_waits(connection: FakeConnection, outbox: Outbox) -> None:
+    connection.gate.clear()
+    for number in range(3):
+        outbox.force(Cancel(f"c{number}"))
+    outbox.answer_ping(Ping(7))
+    outbox.answer_ping(b"of the WebSocket")
+    connection.gate.set()
+
+    assert outbox.drain(Deadline.after(5))
+    places = [connection.sent.index(sign) for sign in (Pong(7), b"of the WebSocket")]
+    assert max(places) < connection.sent.index(Cancel("c2"))
+
+
+def test_while_the_other_side_takes_nothing_questions_are_refused_and_streams_wait(
+    connection: FakeConnection, outbox: Outbox
+) -> None:
+    connection.is_alive = False
+    taken = [outbox.ask(question(f"a{number}"), "ab" * 16) for number in range(10)]
+    assert outbox.drain(Deadline.after(10))
+
+    assert sum(taken) == 7  # with what stands around a body, the eighth doesn't fit any more
+    with pytest.raises(TimeoutError):
+        outbox.put(Chunk("b", bytes(MIB)), Deadline.after(0.05))
+    assert outbox.offer(Response("c", 200)), "an answer isn't refused"
+
+
+def test_an_answered_question_makes_room_once_its_bytes_are_taken(connection: FakeConnection, outbox: Outbox) -> None:
+    for number in range(7):
+        assert outbox.ask(question(f"a{number}"), "ab" * 16)
+    assert outbox.drain(Deadline.after(10))
+    assert not outbox.ask(question("late"), "ab" * 16)
+    for number in range(7):
+        outbox.settled(f"a{number}")
+
+    outbox.put(Chunk("b", bytes(MIB)), Deadline.after(5))
+
+
+def test_a_question_that_is_given_up_before_it_went_out_isnt_sent(connection: FakeConnection, outbox: Outbox) -> None:
+    connection.gate.clear()
+    outbox.force(Cancel("first"))
+    for name in ("a", "b"):
+        outbox.ask(question(name, 1), "ab" * 16)
+    outbox.cancel("b")
+    connection.gate.set()
+
+    assert outbox.drain(Deadline.after(5))
+    assert connection.sent == [Cancel("first"), question("a", 1)]
+    outbox.cancel("a")
+    assert outbox.drain(Deadline.after(5))
+    assert connection.sent[-1] == Cancel("a")
 
 
 def test_over_its_bound_it_says_no_and_never_waits(connection: FakeConnection, outbox: Outbox) -> None:

@@ -66,8 +66,13 @@ def refusal(code: wire.Code, headers: Mapping[str, str] | None = None) -> HopAns
 
 
 class OneDialler:
+    prefer = "relay"
+
     def __init__(self, path: NodePath) -> None:
         self._path = path
+
+    def tunnel_hop(self, hop: Hop) -> None:
+        return None
 
     def relay_hop(self, relay_addr: str) -> Any:
         return self._path

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nodes.registration import ModelFacts, NodeFacts, Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
-from relay.wire import PROTOCOL_VERSION
+from relay.wire import PROTOCOL_VERSION, WIRE_VERSIONS
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
 from tests.nodes.trackers import MiniTracker, refusal, registered, standing
@@ -49,7 +49,7 @@ def test_registering_says_what_the_node_is(site: MiniTracker, tracker: Tracker) 
     verb, credential, message = site.asked[0]
     assert (verb, credential) == ("register", "join.token")
     assert message["protocol_version"] == PROTOCOL_VERSION
-    assert message["wire_versions"] == [1, 2]
+    assert message["wire_versions"] == list(WIRE_VERSIONS)
     assert message["model"] == {
         "name": "tiny",
         "fingerprint": "f" * 64,

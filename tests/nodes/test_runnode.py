@@ -18,10 +18,10 @@ Run = Callable[..., Process]
 
 @pytest.fixture
 def run(site: Site, tiny_path: Path, tmp_path: Path) -> Iterator[Run]:
-    """Starts runnode; options given replace the usual ones, None takes one out."""
+    """Starts runnode; options given replace the usual ones, None takes one out. `warm`: see Process."""
     started: list[Process] = []
 
-    def begin(*flags: str, **options: str | None) -> Process:
+    def begin(*flags: str, warm: bool = True, **options: str | None) -> Process:
         usual: dict[str, str | None] = {
             "tracker": site.tracker.url,
             "model": str(tiny_path),
@@ -33,7 +33,7 @@ def run(site: Site, tiny_path: Path, tmp_path: Path) -> Iterator[Run]:
         given = usual | {name.replace("_", "-"): value for name, value in options.items()}
         arguments = [part for name, value in given.items() if value is not None for part in (f"--{name}", value)]
         env = environment(MESHNET_JOIN_TOKEN="join.token")
-        started.append(Process([*manage_py(), "runnode", *arguments, *flags], env))
+        started.append(Process([*manage_py(), "runnode", *arguments, *flags], env, warm=warm))
         return started[-1]
 
     yield begin
@@ -47,7 +47,7 @@ def last_line(process: Process) -> str:
 
 
 def test_it_serves_until_it_is_told_to_stop(run: Run, site: Site, tmp_path: Path) -> None:
-    process = run("--relay-only")
+    process = run("--relay-only", warm=False)
     process.wait_for(r"Ready: layers 0–2 of ")
 
     assert listening_ports(process.pid) == set()
@@ -100,7 +100,7 @@ def test_a_wrong_argument_is_one_line_and_2(run: Run, options: dict[str, str], l
 
 
 def test_a_missing_argument_is_2(run: Run) -> None:
-    process = run(layers=None)
+    process = run(warm=False, layers=None)
 
     assert process.wait() == 2
     assert "--layers" in last_line(process)

@@ -9,9 +9,9 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
+TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
@@ -22,18 +22,22 @@ class Ended(Exception):
 class ServerSocket:
     """The server's end of one connection."""
 
-    def __init__(self, sock: socket.socket, path: str, headers: dict[str, str]) -> None:
-        self.path, self.headers = path, headers
+    def __init__(self, sock: socket.socket, path: str, headers: dict[str, str], subprotocol: str) -> None:
+        self.path, self.headers, self.subprotocol = path, headers, subprotocol
         self._socket = sock
         self._sending = threading.Lock()
         self.pongs: list[bytes] = []
 
     def receive(self) -> str:
-        """The next message. Pings are answered. Raises Ended."""
+        """The next message, a text. Pings are answered. Raises Ended."""
+        return self.receive_data(TEXT).decode()
+
+    def receive_data(self, kind: int = BINARY) -> bytes:
         while True:
             opcode, data = self._frame()
-            if opcode == TEXT:
-                return data.decode()
+            if opcode in (TEXT, BINARY):
+                assert opcode == kind, data[:100]
+                return data
             if opcode == CLOSE:
                 raise Ended
             if opcode == PING:
@@ -41,8 +45,11 @@ class ServerSocket:
             if opcode == PONG:
                 self.pongs.append(data)
 
-    def send(self, text: str) -> None:
-        self.frame(TEXT, text.encode())
+    def send(self, message: str | bytes) -> None:
+        if isinstance(message, str):
+            self.frame(TEXT, message.encode())
+        else:
+            self.frame(BINARY, message)
 
     def close(self, code: int = 1000) -> None:
         with contextlib.suppress(OSError):
@@ -93,10 +100,10 @@ Handler = Callable[[ServerSocket], None]
 
 
 class WebSocketServer:
-    """Calls `handler` for each connection, on a thread of its own. A context."""
+    """Calls `handler` for each connection, on a thread of its own. A context. `picks`: subprotocols, where offered."""
 
-    def __init__(self, handler: Handler, tls: ssl.SSLContext | None = None) -> None:
-        self._handler, self._tls = handler, tls
+    def __init__(self, handler: Handler, tls: ssl.SSLContext | None = None, picks: Sequence[str] = ()) -> None:
+        self._handler, self._tls, self._picks = handler, tls, picks
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.url = f"{'wss' if tls else 'ws'}://127.0.0.1:{self.port}"
@@ -135,7 +142,7 @@ class WebSocketServer:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
                 sock = self._tls.wrap_socket(sock, server_side=True)
-            connection = _upgraded(sock)
+            connection = _upgraded(sock, self._picks)
             self.sockets.append(connection)
             self.opened.release()
             try:
@@ -145,7 +152,7 @@ class WebSocketServer:
                 sock.close()
 
 
-def _upgraded(sock: socket.socket) -> ServerSocket:
+def _upgraded(sock: socket.socket, picks: Sequence[str]) -> ServerSocket:
     head = b""
     while b"\r\n\r\n" not in head:
         piece = sock.recv(4096)
@@ -155,6 +162,9 @@ def _upgraded(sock: socket.socket) -> ServerSocket:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
     accept = base64.b64encode(hashlib.sha1(headers["sec-websocket-key"].encode() + _MAGIC).digest()).decode()
+    offered = headers.get("sec-websocket-protocol", "").split(", ")
+    picked = next((name for name in offered if name in picks), "")
     answer = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
+    answer += [f"Sec-WebSocket-Protocol: {picked}"] if picked else []
     sock.sendall("\r\n".join([*answer, f"Sec-WebSocket-Accept: {accept}", "", ""]).encode())
-    return ServerSocket(sock, first.split(" ")[1], headers)
+    return ServerSocket(sock, first.split(" ")[1], headers, picked)

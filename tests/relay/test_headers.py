@@ -18,12 +18,12 @@ from relay.wire import Code, WireError
 
 ROUTE = [
     Hop("abc123ff", 12, 18, "http://172.29.0.7:7002", "wss://relay/rpc/abc123ff"),
-    Hop("def456aa", 18, 30, None, None),
+    Hop("def456aa", 18, 30, None, None, (1, 2)),
 ]
 ROUTE_TEXT = (
     '[{"endpoint":"http://172.29.0.7:7002","start_layer":12,"end_layer":18,"peer_id":"abc123ff",'
     '"relay_addr":"wss://relay/rpc/abc123ff"},'
-    '{"endpoint":null,"start_layer":18,"end_layer":30,"peer_id":"def456aa"}]'
+    '{"endpoint":null,"start_layer":18,"end_layer":30,"peer_id":"def456aa","wire":[1,2]}]'
 )
 TICKET = Ticket(
     "k1", "0a" * 16, 0, "ff", "aaaa", (("aaaa", 0, 12), ("bbbb", 12, 30)), "bfloat16", 16, -5, 1_800_000_000
@@ -54,6 +54,8 @@ def test_a_route_is_these_bytes_both_ways() -> None:
         '[{"start_layer":true,"end_layer":3,"peer_id":"a"}]',
         '[{"start_layer":0,"end_layer":3,"peer_id":7}]',
         '[{"start_layer":0,"end_layer":3,"peer_id":"a","endpoint":7}]',
+        '[{"start_layer":0,"end_layer":3,"peer_id":"a","wire":2}]',
+        '[{"start_layer":0,"end_layer":3,"peer_id":"a","wire":["2"]}]',
         "[" * 100_000,
     ],
 )

@@ -42,3 +42,31 @@ def test_it_remembers_a_bounded_number_of_addresses(monkeypatch: pytest.MonkeyPa
     for address in ("second", "third"):
         slow.failed(address)
     assert slow.wait_s("first") == 0
+
+
+def test_a_wait_may_be_counted_from_the_last_failure() -> None:
+    now = [0.0]
+    slow = Throttle(lambda: now[0])
+    for _ in range(7):
+        slow.failed("a")
+    assert slow.left_s("a") == 1.0
+    now[0] = 0.75
+    assert slow.left_s("a") == 0.25
+    now[0] = 2.0
+    assert slow.left_s("a") == 0
+    assert slow.left_s("b") == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_one"),
+    [
+        ("2001:db8:1:2::1", "2001:db8:1:2:ffff::9", True),
+        ("2001:db8:1:2::1", "2001:db8:1:3::1", False),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("", "10.0.0.2", False),
+        ("junk:", "junk:", True),
+    ],
+)
+def test_an_ipv6_network_is_one_address(first: str, second: str, is_one: bool) -> None:
+    assert (throttle.owner(first) == throttle.owner(second)) is is_one

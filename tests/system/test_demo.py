@@ -40,7 +40,7 @@ def test_once_with_json_prints_one_object_and_leaves_nothing(smollm: Path, tempo
     assert "Paris" in answer["text"]
     assert answer["route"] == [
         {"node": "node-1", "start_layer": 0, "end_layer": 15, "path": "local"},
-        {"node": "node-2", "start_layer": 15, "end_layer": 30, "path": "relay"},
+        {"node": "node-2", "start_layer": 15, "end_layer": 30, "path": "tunnel"},
     ]
     assert answer["tokens"] > 0
     assert answer["tokens_per_s"] > 0

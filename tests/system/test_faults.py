@@ -1,4 +1,7 @@
-"""The relay breaks in the middle of a generation: the hop goes direct, or the session ends with one typed error."""
+"""The relay breaks in the middle of a generation: the hop goes direct, or the session ends with one typed error.
+
+The head speaks version 1 of the wire, so that its hops have connections of their own, which can be cut alone.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def mesh(proxied: tuple[Site, FaultProxy], folder: Path, tail_reach: tuple[str, 
     site, proxy = proxied
     proxy.heal("/rpc")
     nodes = [
-        site.start_node(f"{folder.name}-head", folder, "0:15"),
+        site.start_node(f"{folder.name}-head", folder, "0:15", MESHNET_WIRE_VERSIONS="1"),
         site.start_node(f"{folder.name}-tail", folder, "15:30", *tail_reach),
     ]
     with site.serving(folder.name, nodes):

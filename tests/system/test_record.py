@@ -57,10 +57,11 @@ def bfloat16_zeros(tokens: int, width: int) -> bytes:
     return bytes(2 * tokens * width)
 
 
-@pytest.fixture
-def trio(site: Site, tiny: Path, alias: Callable[[Path, str], Path]) -> Any:
+@pytest.fixture(scope="module")
+def trio(site: Site, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A head, a middle and a tail of a tiny model: (site, model, [peer ids])."""
-    folder = alias(tiny, "tiny-record")
+    folder = tmp_path_factory.mktemp("record") / "tiny-record"
+    folder.symlink_to(tiny, target_is_directory=True)
     width = json.loads((tiny / "config.json").read_text())["hidden_size"]
     with site.mesh(folder, ["0:2", "2:5", "5:7"]):
         yield site, folder.name, [site.peer_id(f"{folder.name}-{number}") for number in range(3)], width

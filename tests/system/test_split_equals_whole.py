@@ -1,7 +1,7 @@
 """The promise: cutting a model over nodes changes nothing.
 
 Nodes are `runnode` processes, the relay is `serve`. The same prompts give the same token ids from one node and from
-several, relayed and direct; and one node gives what `transformers` generates.
+several, through the tunnel, the relay of version 1 and direct; and one node gives what `transformers` generates.
 """
 
 from __future__ import annotations
@@ -30,26 +30,28 @@ class Case:
     model: str
     dtype: str
     cuts: tuple[str, ...]
-    reach: tuple[str, ...]
+    path: str
 
     @property
     def name(self) -> str:
-        how = "direct" if "--listen" in self.reach else "relayed"
-        return f"{self.model}-{self.dtype}-{'-'.join(cut.replace(':', 'to') for cut in self.cuts)}-{how}"
+        return f"{self.model}-{self.dtype}-{'-'.join(cut.replace(':', 'to') for cut in self.cuts)}-{self.path}"
 
 
-RELAYED = ("--relay-only",)
-DIRECT = ("--listen", "auto", "--no-relay")
+REACH = {
+    "tunnel": ("--relay-only",),
+    "relay": ("--relay-only",),
+    "direct": ("--listen", "auto", "--no-relay"),
+}
 CASES = [
-    Case("smollm", "bfloat16", ("0:15", "15:30"), RELAYED),
-    Case("smollm", "bfloat16", ("0:7", "7:19", "19:30"), DIRECT),
-    Case("smollm", "bfloat16", ("0:17", "11:30"), RELAYED),  # one hop starts inside its shard
-    Case("smollm", "float32", ("0:11", "11:30"), DIRECT),
-    Case("smollm", "float32", ("0:9", "9:21", "21:30"), RELAYED),
-    Case("tiny", "bfloat16", ("0:3", "3:7"), DIRECT),
-    Case("tiny", "bfloat16", ("0:1", "1:5", "5:7"), RELAYED),
-    Case("tiny", "float32", ("0:5", "5:7"), RELAYED),
-    Case("tiny", "float32", ("0:3", "1:5", "5:7"), DIRECT),
+    Case("smollm", "bfloat16", ("0:15", "15:30"), "tunnel"),
+    Case("smollm", "bfloat16", ("0:7", "7:19", "19:30"), "direct"),
+    Case("smollm", "bfloat16", ("0:17", "11:30"), "relay"),  # one hop starts inside its shard
+    Case("smollm", "float32", ("0:11", "11:30"), "direct"),
+    Case("smollm", "float32", ("0:9", "9:21", "21:30"), "tunnel"),
+    Case("tiny", "bfloat16", ("0:3", "3:7"), "direct"),
+    Case("tiny", "bfloat16", ("0:1", "1:5", "5:7"), "tunnel"),
+    Case("tiny", "float32", ("0:5", "5:7"), "tunnel"),
+    Case("tiny", "float32", ("0:3", "1:5", "5:7"), "direct"),
 ]
 Whole = dict[tuple[str, str], "Reference"]
 
@@ -87,20 +89,22 @@ def test_split_equals_whole(
 ) -> None:
     folder = alias(smollm if case.model == "smollm" else tiny, case.name)
     site.model(case.name, wire_dtype=case.dtype, prefill_chunk=str(PREFILL_CHUNK))
-    with site.mesh(folder, list(case.cuts), *case.reach, "--dtype", case.dtype) as nodes:
+    versions = "1" if case.path == "relay" else ""
+    options = (*REACH[case.path], "--dtype", case.dtype)
+    with site.mesh(folder, list(case.cuts), *options, MESHNET_WIRE_VERSIONS=versions) as nodes:
         split = answers(site, case.name)
         ports = [listening_ports(node.pid) for node in nodes]
 
     reference = whole[case.model, case.dtype]
     for one, many in zip([*reference.greedy, reference.sampled], [*split.greedy, split.sampled], strict=True):
         assert one.paths == ["local"]
-        assert many.paths == ["local", *["relay" if case.reach == RELAYED else "direct"] * (len(case.cuts) - 1)]
+        assert many.paths == ["local", *[case.path] * (len(case.cuts) - 1)]
         assert len(many.ids) > 0
         assert many.ids == one.ids
         assert many.text == one.text
     layers = [(hop["start_layer"], hop["end_layer"]) for hop in split.sampled.hops]
     assert [start for start, _ in layers] == [0, *[end for _, end in layers[:-1]]]
-    if case.reach == RELAYED:
+    if case.path != "direct":
         assert ports == [set()] * len(nodes), "a relay-only node listens"
     else:
         assert all(len(opened) == 1 for opened in ports)

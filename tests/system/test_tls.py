@@ -34,7 +34,7 @@ def test_a_chat_over_https_through_nodes_connected_by_wss(tmp_path: Path, smollm
                 answer = assemble(events(response))
         assert all("wss://" in node.output for node in nodes)
     assert "Paris" in answer.text
-    assert answer.paths == ["local", "relay"]
+    assert answer.paths == ["local", "tunnel"]
 
 
 def test_a_node_that_does_not_trust_the_certificate_says_so_and_stops(tmp_path: Path, tiny: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
@@ -13,14 +14,23 @@ from asgiref.sync import async_to_sync
 from django.test import Client
 from django.utils import timezone
 
+from relay.auth import authenticator
+from relay.throttle import Throttle
 from tests.tracker.fakes import PeerSocket
-from tracker import credentials
+from tracker import credentials, gate
 from tracker.credentials import Credential, Kind
 from tracker.models import ApiKey, JoinToken, LanguageModel, Node, Shard, TicketKey
 from tracker.tickets import SigningKey
 
 FINGERPRINT = "ab" * 32
 MakeNode = Callable[..., Node]
+
+
+@pytest.fixture(autouse=True)
+def patient_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test pays for the bad credentials of another."""
+    monkeypatch.setattr(authenticator, "throttle", Throttle(time.monotonic))
+    monkeypatch.setattr(gate, "_known", {})
 
 
 @pytest.fixture
@@ -99,5 +109,5 @@ def api_key(db: None) -> Credential:
 
 @pytest.fixture
 def operator(client: Client, django_user_model: Any) -> Client:
-    client.force_login(django_user_model.objects.create_superuser("operator", password="x"))
+    client.force_login(django_user_model.objects.create_superuser("operator"))
     return client

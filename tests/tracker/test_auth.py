@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 from django.test import RequestFactory
+from pytest_django import DjangoAssertNumQueries
 
 from relay.auth import Identity
 from tests.tracker.conftest import MakeNode
-from tracker.auth import authenticate_peer, bearer
+from tracker.auth import authenticate_peer, bearer, review_peers
 from tracker.credentials import Credential
 from tracker.models import JoinToken, Node
 
@@ -33,6 +34,20 @@ def test_nobody_elses_credential_opens_the_relay(
     node = make_node("a")
     for text in (api_key.text, join_token[1].text, f"{node.key_id}.{'x' * 43}", node.secret_hash, "", "\ud83d"):
         assert authenticate_peer(text) is None
+
+
+def test_of_connected_peers_those_that_may_stay_no_longer_are_named(
+    make_node: MakeNode, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    good, revoked, moved = make_node("a"), make_node("b", status=Node.Status.REVOKED), make_node("c")
+    connected = {good.peer_id: "tiny", revoked.peer_id: "tiny", moved.peer_id: "another", "f" * 32: "tiny"}
+    with django_assert_num_queries(1):
+        refused = review_peers(connected)
+    assert refused == {
+        revoked.peer_id: "this node's key was revoked",
+        moved.peer_id: "this node has moved to another model",
+        "f" * 32: "this node was deleted",
+    }
 
 
 @pytest.mark.parametrize(

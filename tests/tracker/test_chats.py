@@ -62,6 +62,14 @@ def test_the_head_gets_the_downstream_hops_as_the_record_writes_them(
     ]
 
 
+def test_the_head_hears_which_wire_versions_a_hop_speaks(pair: tuple[Node, Node]) -> None:
+    tail = pair[1]
+    tail.wire_versions = [1, 2]
+    tail.save()
+    (hop,) = headers.decode_route(begin().request.headers[headers.ROUTE])
+    assert hop.wire == (1, 2)
+
+
 def test_the_ticket_allows_exactly_the_route(pair: tuple[Node, Node], ticket_key: SigningKey) -> None:
     chat, (head, tail) = begin(seed=7, max_tokens=9), pair
     ticket = ticket_of(chat)

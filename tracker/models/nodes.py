@@ -72,6 +72,7 @@ class Node(models.Model):
     uses_relay = models.BooleanField(
         default=True, help_text="Keeps a socket to the relay open and is asked through it."
     )
+    wire_versions = models.JSONField(default=list, editable=False, help_text="Relay wire versions that it speaks.")
     endpoint = models.CharField(
         max_length=200, blank=True, help_text="Where it says it listens, as http://host:port. Empty: nowhere."
     )

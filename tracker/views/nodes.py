@@ -12,11 +12,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from tracker import registration
+from tracker import gate, registration
 from tracker.auth import bearer
 from tracker.errors import ApiError
 from tracker.models import Node
 from tracker.node_schemas import Heartbeat, Registration, check
+from tracker.registration import Bearer
 from tracker.views.responses import node_error, read_body, require_method
 
 logger = logging.getLogger(__name__)
@@ -41,11 +42,13 @@ def node_view(rule: Rule) -> Callable[[HttpRequest], HttpResponse]:
 
 @node_view
 def register(request: HttpRequest) -> dict[str, Any]:
-    who = registration.authenticate(bearer(request))
+    who = _bearer(request)
     fields = _fields(request)
     registration.check_version(fields)
     address = request.META.get("REMOTE_ADDR", "")
-    return registration.register(who, check(Registration, fields), timezone.now(), address)
+    answer = registration.register(who, check(Registration, fields), timezone.now(), address)
+    gate.passed(answer.get("node_key", ""))
+    return answer
 
 
 @node_view
@@ -62,8 +65,20 @@ def unregister(request: HttpRequest) -> dict[str, Any]:
     return {"status": "left"}
 
 
+def _bearer(request: HttpRequest) -> Bearer:
+    text = bearer(request)
+    gate.check(request, text)
+    try:
+        who = registration.authenticate(text)
+    except ApiError:
+        gate.failed(request, text)
+        raise
+    gate.passed(text)
+    return who
+
+
 def _node(request: HttpRequest) -> Node:
-    node = registration.authenticate(bearer(request)).node
+    node = _bearer(request).node
     if node is None:
         raise ApiError(401, "Authorization: Bearer must carry this node's key, not a join token", code="unauthorized")
     return node

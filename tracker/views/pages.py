@@ -12,10 +12,12 @@ from django.shortcuts import get_object_or_404, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from tracker import stories
+from tracker import gate, stories
 from tracker.auth import bearer
+from tracker.errors import ApiError
 from tracker.models import ApiKey, ChatSession, Node
 from tracker.models.keys import find_by_credential
+from tracker.views.responses import openai_error
 
 
 @require_GET
@@ -49,8 +51,14 @@ def session_detail_json(request: HttpRequest, completion_id: str) -> HttpRespons
     """For people who are logged in, and for the API key that asked."""
     session = stories.sessions_with_hops().filter(completion_id=completion_id).first()
     if not request.user.is_authenticated:
-        key: ApiKey | None = find_by_credential(ApiKey.objects.filter(revoked=False), bearer(request))
+        text = bearer(request)
+        try:
+            gate.check(request, text)
+        except ApiError as error:
+            return openai_error(error)
+        key: ApiKey | None = find_by_credential(ApiKey.objects.filter(revoked=False), text)
         if key is None:
+            gate.failed(request, text)
             return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
         session = session if _is_of(session, key) else None
     if session is None:

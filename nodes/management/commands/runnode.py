@@ -16,10 +16,12 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from nodes.membership import NoCredential
 from nodes.memory import DoesNotFit
-from nodes.options import NodeOptions, UsageError, read_options
+from nodes.options import PREFERENCES, NodeOptions, UsageError, read_options
 from nodes.registration import TrackerRefused, TrackerUnreachable
 from nodes.state import StateError
 from relay.headers import DTYPE_BYTES
+
+_PREFER_HELP = "how a head reaches the next nodes first, where both ways exist; fastest: it times them for each chat"
 
 
 class Command(BaseCommand):
@@ -37,6 +39,7 @@ class Command(BaseCommand):
         reach.add_argument("--relay-only", action="store_true", help="accept no connection (so without --listen)")
         reach.add_argument("--listen", metavar="HOST:PORT", help="also answer over HTTP here; port 0 picks a free one")
         add("--no-relay", action="store_true", help="with --listen: don't connect to the relay")
+        add("--prefer", choices=PREFERENCES, default=PREFERENCES[0], help=_PREFER_HELP)
         add("--name", help="as the tracker shows it (default: this machine's name)")
         add("--state-dir", metavar="DIR", help="where the node's key is kept (default: in the user's state folder)")
         add("--threads", type=int, metavar="N", help="threads that compute (default: one less than there are cores)")
@@ -48,7 +51,13 @@ class Command(BaseCommand):
         _stop_on_signals(stopping)
         node_settings: Any = settings  # meshweb.node_settings
         try:
-            checked = read_options(options, node_settings.MESHNET_JOIN_TOKEN, node_settings.MESHNET_CA_FILE)
+            checked = read_options(
+                options,
+                node_settings.MESHNET_JOIN_TOKEN,
+                node_settings.MESHNET_CA_FILE,
+                node_settings.MESHNET_WIRE_VERSIONS,
+                node_settings.MESHNET_RELAY_PING_S,
+            )
             run_node(checked, stopping)
         except (UsageError, StateError, NoCredential, TrackerRefused) as error:
             self._exit(2, str(error))

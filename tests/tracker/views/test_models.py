@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from relay.auth import authenticator
 from tests.tracker.conftest import MakeNode
 from tracker.credentials import Credential
 from tracker.models import LanguageModel, Node
@@ -54,6 +55,18 @@ def test_a_name_may_hold_a_slash(
 def test_models_need_a_key() -> None:
     for path in ("/v1/models", "/v1/models/tiny"):
         assert Client().get(path).status_code == 401
+
+
+def test_an_address_of_many_bad_keys_is_told_to_wait_in_openais_shape(get: Callable[[str], Any]) -> None:
+    assert get("/v1/models").status_code == 200
+    bad = Client(headers={"Authorization": "Bearer key_bad"})
+    assert bad.get("/v1/models").status_code == 401
+    for _ in range(12):
+        authenticator.throttle.failed("127.0.0.1")
+    refused = bad.get("/v1/models")
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert refused["Retry-After"] == "3"
+    assert get("/v1/models").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/chat", "/v1/chat/completions/x"])

@@ -12,12 +12,13 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from relay import presence
+from relay import presence, wire
+from relay.auth import authenticator
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.fakes import http_server, send
-from tracker import endpoints
+from tracker import credentials, endpoints
 from tracker.auth import authenticate_peer
-from tracker.credentials import Credential, hash_secret
+from tracker.credentials import Credential, Kind, hash_secret
 from tracker.models import ApiKey, JoinToken, LanguageModel, Node
 from tracker.tickets import SigningKey
 
@@ -73,7 +74,7 @@ def test_a_node_that_joins_gets_all_it_needs(join_token: Token, ticket_key: Sign
     assert answer["relay_url"] == "wss://relay.example.org/ws"
     assert answer["relay_addr"] == f"wss://relay.example.org/rpc/{node.peer_id}"
     assert list(answer["ticket_keys"]) == [ticket_key.kid]
-    assert answer["wire_versions"] == [1, 2]
+    assert answer["wire_versions"] == list(wire.WIRE_VERSIONS)
     assert answer["heartbeat_s"] == 5
     assert abs(answer["now"] - timezone.now().timestamp()) < 5
     assert answer["model"] == {"name": "tiny", "prefill_chunk_tokens": 128, "wire_dtype": "bfloat16"}
@@ -152,6 +153,17 @@ def test_strangers_are_refused(path: str, credential: Credential | None) -> None
     assert (status, code) == (401, "unauthorized")
 
 
+def test_an_address_that_brings_many_bad_keys_is_slowed_and_good_nodes_behind_it_are_not(join_token: Token) -> None:
+    key = key_in(register(join_token[1]))
+    assert post("heartbeat", credentials.mint(Kind.NODE), {}).status_code == 401
+    for _ in range(12):
+        authenticator.throttle.failed("127.0.0.1")
+    refused = post("heartbeat", credentials.mint(Kind.NODE), {})
+    assert error_of(refused)[:2] == (429, "rate_limited")
+    assert refused["Retry-After"] == "3"
+    assert post("heartbeat", key, {}).status_code == 200
+
+
 def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None:
     assert "it looks like an API key" in error_of(register(api_key))[2]
     assert ApiKey.objects.count() == 1
@@ -167,7 +179,7 @@ def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None
         ({"protocol_version": "1"}, "upgrade the node"),
         ({"protocol_version": True}, "upgrade the node"),
         ({"wire_versions": []}, "upgrade the node"),
-        ({"wire_versions": [3, "1", []]}, "upgrade the node"),
+        ({"wire_versions": [99, "1", []]}, "upgrade the node"),
         ({"wire_versions": None}, "upgrade the node"),
     ],
 )
@@ -178,7 +190,8 @@ def test_another_version_is_told_to_upgrade(join_token: Token, fields: dict[str,
 
 
 def test_a_newer_node_may_say_more_than_we_know(join_token: Token) -> None:
-    assert register(join_token[1], wire_versions=[1, 2, 3], colour="blue").status_code == 200
+    assert register(join_token[1], wire_versions=[99, 1, "3", 1], colour="blue").status_code == 200
+    assert Node.objects.get().wire_versions == [1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""A site as docs/deploy.md has it: TLS, PostgreSQL, Redis, one process for clients and one for the nodes' sockets."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.lab.deployment import Deployment
+from tests.lab.postgres import Postgres
+from tests.lab.redis import Redis
+from tests.lab.site import Answer, assemble, events
+
+PASSWORD = "only-for-tests-8"
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("deployment")
+    with Postgres() as postgres, Redis(folder / "redis") as redis:
+        started = Deployment(folder / "mesh", postgres, redis)
+        with started:
+            yield started
+
+
+@pytest.fixture(scope="module")
+def model(deployment: Deployment, tiny: Path) -> Iterator[str]:
+    """Two nodes that reach the site by its public address only."""
+    with deployment.mesh(tiny, ["0:3", "3:7"], "--relay-only", "--ca-file", str(deployment.ca_file)) as nodes:
+        assert all("/relay-one/" in node.output for node in nodes)
+        yield tiny.name
+
+
+def ask(site: Deployment, model: str, num_tokens: int) -> requests.Response:
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "stream": True}
+    body |= {"max_tokens": num_tokens, "meshnet": {"trace": True}}
+    return site.over_tls("POST", "/v1/chat/completions", json=body, headers=site.headers, stream=True)
+
+
+def answer(site: Deployment, model: str) -> Answer:
+    with ask(site, model, 8) as response:
+        assert response.status_code == 200, response.text
+        return assemble(events(response))
+
+
+def test_a_chat_goes_to_nodes_whose_sockets_another_process_holds(deployment: Deployment, model: str) -> None:
+    answered = answer(deployment, model)
+    assert len(answered.ids) == 8
+    assert len(answered.paths) == 2
+    assert answered.paths[1] in ("relay", "tunnel")
+
+
+def test_people_log_in_over_tls_and_get_the_styles(deployment: Deployment) -> None:
+    deployment.env["DJANGO_SUPERUSER_PASSWORD"] = PASSWORD
+    deployment.manage("createsuperuser", "--noinput", "--username", "operator", "--email", "")
+    page = deployment.over_tls("GET", "/admin/login/")
+    style = re.search(r'href="(/static/admin/[^"]+\.css)"', page.text)
+    assert style
+    assert deployment.over_tls("GET", style[1]).headers["content-type"].startswith("text/css")
+    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
+    assert token
+    form = {"username": "operator", "password": PASSWORD, "csrfmiddlewaretoken": token[1], "next": "/admin/"}
+    referer = {"Referer": f"{deployment.url}/admin/login/"}
+    entered = deployment.over_tls("POST", "/admin/login/", data=form, cookies=page.cookies, headers=referer)
+    assert entered.status_code == 200
+    assert "Log out" in entered.text
+
+
+def test_figures_stay_inside(deployment: Deployment) -> None:
+    assert deployment.over_tls("GET", "/metrics").status_code == 404
+
+
+def test_a_killed_relay_process_takes_only_its_own_along(deployment: Deployment, model: str) -> None:
+    before = answer(deployment, model)
+    with ask(deployment, model, 4000) as response:
+        stream = response.iter_lines(decode_unicode=True)
+        assert any(line.startswith("data: ") for line in stream)
+        assert deployment.relay
+        deployment.relay.kill()
+        killed = time.monotonic()
+        rest = [line for line in stream if line.startswith("data: ")]
+    assert time.monotonic() - killed < 10
+    assert '"error"' in rest[-2]
+    refused = ask(deployment, model, 8)
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+    assert deployment.over_tls("GET", "/admin/login/").status_code == 200
+    deployment.start_relay()
+    deployment.wait_for_model(model)
+    assert answer(deployment, model).ids == before.ids

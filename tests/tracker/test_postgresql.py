@@ -1,0 +1,46 @@
+"""The database of a site with several processes: the same migrations, rules and bookkeeping as on SQLite."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.postgres import Postgres
+from tests.lab.processes import ROOT, environment, manage
+
+ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "views/test_nodes.py"]
+SLOW = "wrong or strangers or version or clamped or differs or dialled or proved or endpoint"  # said once, on SQLite
+
+
+@pytest.fixture(scope="module")
+def database_url() -> Iterator[str]:
+    with Postgres() as server:
+        yield server.url
+
+
+def test_commands_run_and_end_with_nothing_to_say_of_their_pool(database_url: str, tmp_path: Path) -> None:
+    env = environment(DATABASE_URL=database_url, DATA_DIR=str(tmp_path))
+    manage("migrate", "--verbosity", "0", env=env)
+    run = subprocess.run(
+        [sys.executable, "manage.py", "createapikey", "test"], env=env, cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.stdout.startswith("key_")
+    assert run.stderr == ""
+    assert not (tmp_path / "meshnet.sqlite3").exists()
+
+
+def test_nodes_join_and_chats_are_kept_books_of_as_on_sqlite(database_url: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", f"not ({SLOW})"]
+        + [f"tests/tracker/{name}" for name in ESSENTIALS],
+        env=environment(DATABASE_URL=database_url, DATA_DIR=str(tmp_path)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert run.returncode == 0, run.stdout[-6000:]

@@ -23,7 +23,7 @@ from relay.announcements import Announcements
 from relay.bus import Bus, BusLost
 from relay.directory import Entry, directory
 from relay.hub import Edge, hub
-from relay.leases import REFRESH_S, Leases, LeasesLost
+from relay.leases import OPERATION_S, REFRESH_S, Leases, LeasesLost
 from relay.links import Link
 from relay.remote import FRAME, Remotes
 from relay.wire import Code
@@ -66,7 +66,7 @@ class Cluster:
         """The last word, when nothing is in flight any more."""
         if self._task:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=OPERATION_S)
         self._announcements.withdraw()
         try:
             await self._announcements.settle()
@@ -156,7 +156,7 @@ class Cluster:
         self._remotes.sweep()
 
     def _is_back(self) -> None:
-        what = f"{len(directory.processes) - 1} other processes of this site"
+        what = f"{len(directory.processes.keys() - {self.process})} other processes of this site"
         if self._lost_at is None:
             logger.info("Joined over Redis: %s", what)
         else:

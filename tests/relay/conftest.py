@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +21,8 @@ class Relay:
     """One serve process, and sockets to it that end with the test."""
 
     def __init__(self, *options: str, **env: str) -> None:
-        env = {"DJANGO_SETTINGS_MODULE": "tests.relay.settings", **env}
-        self.process = Process([*manage_py(), "serve", "--port", "0", *options], environment(**env))
+        self.env = {"DJANGO_SETTINGS_MODULE": "tests.relay.settings", **env}
+        self.process = Process([*manage_py(), "serve", "--port", "0", *options], environment(**self.env))
         port = self.process.wait_for(r"Listening on http://127\.0\.0\.1:(\d+)")[1]
         self.url, self.http_url = f"ws://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
         self.credential = credential
@@ -42,6 +43,15 @@ class Relay:
 
     def get(self, path: str, **options: Any) -> requests.Response:
         return requests.get(self.http_url + path, timeout=10, **options)
+
+    @contextlib.contextmanager
+    def get_in_thread(self, path: str) -> Iterator[Callable[[], str]]:
+        """The answer's text is there when the block has ended."""
+        texts: list[str] = []
+        thread = threading.Thread(target=lambda: texts.append(self.get(path).text), daemon=True)
+        thread.start()
+        yield lambda: texts[0]
+        thread.join(10)
 
     def close_sockets(self) -> None:
         self._sockets.close()

@@ -16,6 +16,7 @@ from relay import envelope, wire
 from tests.lab.processes import Process, environment, free_port, manage_py
 from tests.relay.conftest import Relay
 from tests.relay.ends import end, hear, take, told
+from tests.relay.tunnels import Tunnel
 
 HEALTH = envelope.encode(wire.Request("1", "GET", "/health"))
 
@@ -39,6 +40,24 @@ def test_stopping_finishes_what_is_in_flight_refuses_what_is_new_and_tells_every
     peer.send(envelope.encode(wire.Response(asked.request_id, 200)))
     assert hear(caller).status == 200
     assert end(peer) == end(caller) == (503, wire.CLOSE_DRAINING)
+    assert own_relay.process.wait(10) == 0
+
+
+def test_stopping_tells_peers_of_version_2_to_move_and_finishes_what_is_in_flight(own_relay: Relay) -> None:
+    a, b = Tunnel.register(own_relay, "aa11"), Tunnel.register(own_relay, "bb22")
+    a.ask("1", to="bb22")
+    asked = b.take()
+    own_relay.process.send(signal.SIGTERM)
+    for drain in (a.hear(), b.hear()):
+        assert isinstance(drain, wire.Drain)
+        assert 0 < drain.reconnect_in_ms <= drain.spread_ms
+    a.ask("2", to="bb22")
+    assert a.hear().code is wire.Code.DRAINING
+    b.say(wire.Response(asked.request_id, 200))
+    assert a.hear() == wire.Response("1", 200)
+    for tunnel in (a, b):
+        error, code = tunnel.end()
+        assert (error.code, code) == (wire.Code.DRAINING, wire.CLOSE_DRAINING)
     assert own_relay.process.wait(10) == 0
 
 

@@ -1,8 +1,8 @@
-"""Random connects, requests, answers, cuts and clocks against one promise: exactly one outcome per request."""
+"""Random connects of both versions, requests, answers, cancels, cuts, PINGs and clocks: exactly one outcome each."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any
 
 from hypothesis import settings
@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from relay import wire
+from relay.credit import weight_of
 from relay.links import Close, Link, Send
 from relay.switchboard import Switchboard
-from relay.wire import Cancel, Chunk, Code, End, Error, Request, Response, WireError
+from relay.wire import Cancel, Chunk, Code, End, Error, Ping, Request, Response, WireError
 
 NAMES = st.sampled_from("abc")
 PICK = st.integers(0, 10_000)
@@ -31,6 +32,10 @@ class Exchange(RuleBasedStateMachine):
         self.ended: Counter[str] = Counter()
         self.tasks: list[tuple[Link[None], str]] = []  # what peers have been asked, ended or not
         self.asked_of: dict[str, tuple[Link[None], str]] = {}  # request id -> the task it became
+        self.waiting: dict[str, tuple[int, int]] = {}  # request id -> its bytes, and where they end in what was sent
+        self.sent: Counter[Link[None]] = Counter()  # bytes of frames to each end of version 2
+        self.read: Counter[Link[None]] = Counter()  # as far as a PONG has proved
+        self.pings: dict[Link[None], list[tuple[int, int]]] = defaultdict(list)  # under way: number, position
 
     def apply(self, effects: Any) -> None:
         for effect in effects:
@@ -38,14 +43,21 @@ class Exchange(RuleBasedStateMachine):
                 self.cut(effect.link)
                 continue
             assert isinstance(effect, Send)
+            self.sent[effect.link] += weight_of(effect.frame)
             match effect.frame:
+                case Ping(n):
+                    assert effect.link.version == 2
+                    self.pings[effect.link].append((n, self.sent[effect.link]))
                 case Request():
                     assert effect.link in self.links
                     self.tasks.append((effect.link, effect.frame.request_id))
+                    asked = next(it for it, task in self.asked_of.items() if task == self.tasks[-1])
+                    self.waiting[asked] = weight_of(effect.frame), self.sent[effect.link]
                 case Cancel():
                     assert (effect.link, effect.frame.request_id) in self.tasks
                 case Response() | Chunk() | End() | Error() as answer:
                     assert self.open[answer.request_id] is effect.link, "an answer to whom didn't ask, or a second one"
+                    self.waiting.pop(answer.request_id, None)  # its answer has begun
                     if wire.is_last(answer):
                         self.end(answer.request_id)
                 case other:
@@ -53,6 +65,7 @@ class Exchange(RuleBasedStateMachine):
 
     def end(self, request_id: str) -> None:
         del self.open[request_id]
+        self.waiting.pop(request_id, None)
         self.ended[request_id] += 1
 
     def cut(self, link: Any) -> None:
@@ -73,14 +86,14 @@ class Exchange(RuleBasedStateMachine):
             self.connect(name, registers=True)
         self.connect("c", registers=False)
 
-    @rule(name=NAMES, registers=st.booleans())
-    def connect(self, name: str, registers: bool) -> None:
-        link = self.board.attach(name, "m", None)
+    @rule(name=NAMES, registers=st.booleans(), version=st.sampled_from([1, 2, 2]))
+    def connect(self, name: str, registers: bool, version: int = 2) -> None:
+        link = self.board.attach(name, "m", None, version=version, now=self.now)
         self.links.append(link)
         if not registers:
             return
         old = self.board.peers.get(name)
-        self.apply(self.board.register(link, self.now))
+        self.apply(self.board.register(link, self.now, self.now))
         assert self.board.peers[name] is link
         if old:
             self.nobody_waits_for(old)
@@ -102,6 +115,41 @@ class Exchange(RuleBasedStateMachine):
             if isinstance(effect, Send) and isinstance(effect.frame, Request):
                 self.asked_of[request.request_id] = effect.link, effect.frame.request_id
         self.apply(effects)
+
+    @rule(pick=PICK)
+    def cancel(self, pick: int) -> None:
+        if not self.open:
+            return
+        request_id = list(self.open)[pick % len(self.open)]
+        caller, asked = self.open[request_id], self.asked_of[request_id]
+        self.end(request_id)
+        [cancel, *_] = effects = self.board.cancel(caller, request_id, self.now)
+        assert isinstance(cancel, Send)
+        assert (cancel.link, cancel.frame) == (asked[0], Cancel(asked[1]))
+        self.apply(effects)
+        assert self.board.cancel(caller, request_id, self.now) == []
+
+    @rule(pick=PICK)
+    def cancel_what_is_not_open(self, pick: int) -> None:
+        if self.links:
+            assert self.board.cancel(self.links[pick % len(self.links)], "0", self.now) == []
+
+    @rule(pick=PICK, skip=st.booleans())
+    def read_and_answer_pings(self, pick: int, skip: bool) -> None:
+        """`skip`: only the last one's answer arrives."""
+        pinged = [link for link in self.links if self.pings[link]]
+        if not pinged:
+            return
+        link = pinged[pick % len(pinged)]
+        for n, position in self.pings[link][-1 if skip else 0 :]:
+            self.board.pong(link, n, self.now)
+            self.read[link] = position
+        self.pings[link] = []
+
+    @rule(pick=PICK)
+    def answer_a_ping_that_never_was(self, pick: int) -> None:
+        if self.links:
+            self.board.pong(self.links[pick % len(self.links)], -1, self.now)
 
     @rule(pick=PICK, kind=st.sampled_from(["whole", "begin", "chunk", "end", "malformed"]), by_other=st.booleans())
     def answer(self, pick: int, kind: str, by_other: bool) -> None:
@@ -134,10 +182,11 @@ class Exchange(RuleBasedStateMachine):
         if self.links:
             self.cut(self.links[pick % len(self.links)])
 
-    @rule(seconds=st.sampled_from([0.1, 0.6, 50.0]))
+    @rule(seconds=st.sampled_from([0.1, 0.6, 6.0, 50.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
         self.apply(self.board.expire(self.now))
+        self.apply(self.board.beat(self.now))
 
     @invariant()
     def books_agree_with_what_the_ends_have_seen(self) -> None:
@@ -148,6 +197,18 @@ class Exchange(RuleBasedStateMachine):
         for link in self.links:
             assert 0 <= link.working.bytes <= wire.MAX_BYTES_IN_FLIGHT
             assert 0 <= link.asking.bytes <= wire.MAX_BYTES_IN_FLIGHT
+        process = self.board.accounts.process
+        assert (process.sockets, process.requests) == (len(self.links), len(self.open))
+        assert process.bytes == sum(num_bytes for num_bytes, _ in self.waiting.values())
+
+    @invariant()
+    def each_byte_to_an_end_of_version_2_counts_once(self) -> None:
+        """As sent until it is proved to be read, then as unanswered until its answer begins."""
+        for link in self.links:
+            if link.version == 2:
+                mine = [self.waiting[it] for it in self.waiting if self.asked_of[it][0] is link]
+                unanswered = sum(num_bytes for num_bytes, position in mine if position <= self.read[link])
+                assert link.outstanding == self.sent[link] - self.read[link] + unanswered
 
     def teardown(self) -> None:
         self.now += 10
@@ -161,5 +222,5 @@ class Exchange(RuleBasedStateMachine):
         assert not self.board.accounts._callers
 
 
-Exchange.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+Exchange.TestCase.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
 TestExactlyOneOutcome = Exchange.TestCase

@@ -62,8 +62,11 @@ class RelayServer(Server):
         self.stop()
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """As Daphne's, but over a WebSocket it waits while the reader is behind."""
-        await super().handle_reply(protocol, message)
+        """As Daphne's, but it waits while a WebSocket's reader is behind, and one that has begun to close is gone."""
+        try:
+            await super().handle_reply(protocol, message)
+        except Disconnected as error:
+            raise ConnectionResetError(str(error)) from None
         if message["type"] == "websocket.accept":
             protocol.valve = Valve(protocol.transport)
         elif message["type"] == "websocket.send":
@@ -82,13 +85,6 @@ class RelayServer(Server):
             port.stopListening()
         logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
         self._wait_for_idle()
-
-    async def handle_reply(self, protocol: Any, message: Any) -> None:
-        """As Daphne's; a socket that has begun to close is gone like any other."""
-        try:
-            await super().handle_reply(protocol, message)
-        except Disconnected as error:
-            raise ConnectionResetError(str(error)) from None
 
     def kill_all_applications(self) -> Any:
         """As Daphne's, which trips over connections whose application has ended."""

@@ -38,7 +38,7 @@ def bridges(ws_url: str, number: int = 1, backoff_s: float | None = None) -> Ite
     with contextlib.ExitStack() as stack:
         made = []
         for index in range(1, number + 1):
-            node = TestNode(index, (2, 4), 4, Signer(), None, lambda *_: 0, 8, shared_tls())
+            node = TestNode(index, (2, 4), 4, Signer(), None, lambda *_: 0, 8, shared_tls(), [1], "relay")
             stack.callback(node.close)
             bridge = RelayHttpBridge(
                 node.api,
@@ -46,7 +46,7 @@ def bridges(ws_url: str, number: int = 1, backoff_s: float | None = None) -> Ite
                 node.peer_id,
                 credential(node.peer_id),
                 shared_tls(),
-                Backoff(backoff_s, backoff_s) if backoff_s else None,
+                backoff=Backoff(backoff_s, backoff_s) if backoff_s else None,
             )
             stack.callback(bridge.stop, Deadline.after(5))
             made.append(bridge)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from meshweb.settings import *  # noqa: F403
 
 RELAY_AUTHENTICATE = "tests.relay.credentials.authenticate_peer"
-RELAY_REVIEW = "bench.settings.review_peers"
+RELAY_REVIEW = "tests.relay.credentials.review_peers"
 SILENCED_SYSTEM_CHECKS = ["tracker.E002"]  # nothing here is in the database that two processes would share
 
 

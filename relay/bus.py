@@ -114,12 +114,14 @@ class Bus:
 
     def _received(self, process: str, message: Message) -> None:
         self.heard.add(process)
-        received = self._pair(process).receive(message)
+        pair = self._pair(process)
+        received = pair.receive(message)
         if received.failure:
             self._failed(process, received.failure)
         for item in received.items:
             self._hear(process, item)
-        self._wake.set()
+        if pair.owes_word:
+            self._wake.set()
 
     async def _write(self) -> None:
         """Each pair in turn, so that a large body to one process doesn't hold up the others."""
@@ -148,7 +150,7 @@ class Bus:
             for process, pair in list(self.pairs.items()):
                 if why := pair.tick():
                     self._failed(process, why)
-            self._owes_beat = ticks % BEAT_TICKS == 0
+            self._owes_beat = self._owes_beat or ticks % BEAT_TICKS == 0
             self._wake.set()
 
     async def _publish(self, process: str, said: dict[str, Any]) -> None:

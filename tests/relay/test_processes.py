@@ -101,6 +101,17 @@ def test_a_peer_that_leaves_fails_its_requests_at_once(site: Site) -> None:
     assert hear(caller).status == 404
 
 
+def test_each_process_can_tell_how_it_goes_with_the_peers_of_the_other(site: Site) -> None:
+    site.b.register("aa11")
+    until = time.monotonic() + 5
+    while not (row := site.a.get("/connected").json().get("aa11", {})).get("figures"):
+        assert time.monotonic() < until, row
+        time.sleep(0.05)
+    assert (row["process"], row["scope"], row["address"], row["version"]) == ("ws://b.example", "tiny", "127.0.0.1", 1)
+    assert row["figures"]["bytes_in"] > 0
+    assert site.b.get("/connected").json()["aa11"]["since"] == row["since"]
+
+
 def test_a_peer_of_another_model_is_as_unknown_as_one_that_is_not_there(site: Site) -> None:
     site.b.register("aa11")
     wait_until_known(site.a, "aa11", "ws://b.example")

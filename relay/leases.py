@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 REFRESH_S = 1.0
 LEASE_S = 4.0  # with one refresh, nobody is believed in for more than five seconds after a kill
 OPERATION_S = 2.0  # a Redis that takes longer counts as gone
+CONNECT_S = 5.0
 
 PEERS, PROCESSES, CHANGE, PROCESS = "meshnet:peers", "meshnet:processes", "meshnet:change", "meshnet:process:"
 
@@ -128,9 +129,7 @@ class Leases:
         self._redis = Redis.from_url(
             url,
             decode_responses=True,
-            socket_timeout=None,  # our own deadline: asyncio.wait_for of Python 3.11, used for theirs, may eat a cancel
-            socket_connect_timeout=OPERATION_S,
-            socket_keepalive=True,
+            **connecting(url),
             retry=Retry(NoBackoff(), 0),  # a script that may have run isn't run again behind our back
         )
 
@@ -183,6 +182,14 @@ class Leases:
             raise LeasesLost(f"no answer in {OPERATION_S:.0f} s") from None
         except (RedisError, OSError) as error:
             raise LeasesLost(str(error) or type(error).__name__) from None
+
+
+def connecting(url: str) -> dict[str, Any]:
+    """How every connection to Redis is made. No timeout for each read: a subscription may be idle (the default, five
+    seconds, ends it), the rest has deadlines of ours, and redis-py's own wait_for may eat a cancel on Python 3.11.
+    """
+    options: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": CONNECT_S}
+    return options if url.startswith("unix:") else options | {"socket_keepalive": True}
 
 
 def _entries(stored: dict[str, str]) -> dict[str, Entry]:

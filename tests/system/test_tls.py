@@ -49,7 +49,7 @@ def test_a_chat_over_https_through_nodes_connected_by_wss(
 
 
 def test_eight_askers_on_one_wss_tunnel_get_each_their_own_answers(secured: tuple[Site, Terminator]) -> None:
-    """Where a reader and a writer in one TLS socket corrupt it, this fails within a second."""
+    """Where a reader and a writer in one TLS socket corrupt it, this fails."""
     site, tls = secured
     outcome = ask_for(site, tls_context(str(tls.ca_file)), num_askers=8, duration_s=3)
     assert outcome.failures == []

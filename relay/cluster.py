@@ -18,12 +18,12 @@ from typing import Any
 
 from django.conf import settings
 
-from relay import auth
+from relay import auth, report
 from relay.announcements import Announcements
 from relay.bus import Bus, BusLost
 from relay.directory import Entry, directory
 from relay.hub import Edge, hub
-from relay.leases import REFRESH_S, Leases, LeasesLost
+from relay.leases import OPERATION_S, REFRESH_S, Leases, LeasesLost
 from relay.links import Link
 from relay.remote import FRAME, Remotes
 from relay.wire import Code
@@ -66,7 +66,7 @@ class Cluster:
         """The last word, when nothing is in flight any more."""
         if self._task:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=OPERATION_S)
         self._announcements.withdraw()
         try:
             await self._announcements.settle()
@@ -139,6 +139,8 @@ class Cluster:
                         await self._news.wait()
             await self._announcements.settle()
             await self._refresh()
+            for note in report.notes(self.process):
+                self._tell(note)
 
     async def _refresh(self) -> None:
         self._bus.heard.clear()
@@ -156,7 +158,7 @@ class Cluster:
         self._remotes.sweep()
 
     def _is_back(self) -> None:
-        what = f"{len(directory.processes) - 1} other processes of this site"
+        what = f"{len(directory.processes.keys() - {self.process})} other processes of this site"
         if self._lost_at is None:
             logger.info("Joined over Redis: %s", what)
         else:
@@ -190,6 +192,8 @@ class Cluster:
             self._announcements.heard_of(note["here"], entry)
         elif "gone" in note:
             directory.heard_gone(note["gone"], note["generation"])
+        elif "figures" in note:
+            report.hear(note)
         elif "forget" in note:
             auth.forget_here(note["forget"])
 

@@ -126,7 +126,7 @@ class Leases:
         self._redis = Redis.from_url(
             url,
             decode_responses=True,
-            socket_timeout=OPERATION_S,
+            socket_timeout=None,  # our own deadline: asyncio.wait_for of Python 3.11, used for theirs, may eat a cancel
             socket_connect_timeout=OPERATION_S,
             socket_keepalive=True,
             retry=Retry(NoBackoff(), 0),  # a script that may have run isn't run again behind our back

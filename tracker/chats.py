@@ -135,7 +135,7 @@ def find_model(name: str) -> LanguageModel:
 def route_of(model: LanguageModel, now: datetime) -> Hops:
     """The nodes to go through and the layers of each. Raises ApiError 503 naming the layers that are missing."""
     online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - lost_after())
-    nodes = {node.peer_id: node for node in online.select_related("shard")}
+    nodes = {node.peer_id: node for node in online.select_related("shard", "model")}
     candidates = [
         Candidate(node.peer_id, node.shard.start_layer, node.shard.end_layer, node.load) for node in nodes.values()
     ]

@@ -165,12 +165,11 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
 
 def _answer(node: Node, now: datetime) -> dict[str, Any]:
     model = node.model
-    relay_url = f"{settings.RELAY_URL}/ws" if node.uses_relay else None
     return _state(node, now) | {
         "peer_id": node.peer_id,
         "start_layer": node.shard.start_layer,
         "end_layer": node.shard.end_layer,
-        "relay_url": relay_url,
+        "relay_url": f"{node.relay_url}/ws" if node.uses_relay else None,
         "relay_addr": node.relay_addr,
         "wire_versions": list(wire.WIRE_VERSIONS),
         "model": {

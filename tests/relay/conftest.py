@@ -21,8 +21,8 @@ class Relay:
     """One serve process, and sockets to it that end with the test."""
 
     def __init__(self, *options: str, **env: str) -> None:
-        env = {"DJANGO_SETTINGS_MODULE": "tests.relay.settings", **env}
-        self.process = Process([*manage_py(), "serve", "--port", "0", *options], environment(**env))
+        self.env = {"DJANGO_SETTINGS_MODULE": "tests.relay.settings", **env}
+        self.process = Process([*manage_py(), "serve", "--port", "0", *options], environment(**self.env))
         port = self.process.wait_for(r"Listening on http://127\.0\.0\.1:(\d+)")[1]
         self.url, self.http_url = f"ws://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
         self.credential = credential

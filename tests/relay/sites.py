@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from pathlib import Path
 
 import websocket
 
 from relay import envelope
-from relay.wire import Answer, Request
+from relay.wire import Answer, Cancel, Request, Response, WireError
 from tests.lab.redis import Redis
 from tests.relay.conftest import Relay
+from tests.relay.ends import told
+
+WAIT = b"wait"
 
 
 class Site:
@@ -37,6 +42,9 @@ class Site:
     def close_sockets(self) -> None:
         for relay in self.relays.values():
             relay.close_sockets()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{relay.process.output}" for name, relay in self.relays.items())
 
     def close(self) -> None:
         self.close_sockets()
@@ -70,3 +78,33 @@ def ask(caller: websocket.WebSocket, request_id: str = "1", body: bytes = b"", d
 
 def answer(peer: websocket.WebSocket, frame: Answer) -> None:
     peer.send(envelope.encode(frame))
+
+
+class Serving:
+    """A registered peer that answers at once, but for what asks it to `wait`; keeps what it was told."""
+
+    def __init__(self, relay: Relay, peer_id: str) -> None:
+        self.heard: list[Request | Cancel] = []
+        self.ws = relay.register(peer_id, timeout=60)
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def wait_for(self, kind: type[Request] | type[Cancel], number: int = 1, deadline_s: float = 10) -> Request | Cancel:
+        """The first, second… frame of its kind."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._of(kind)) >= number, deadline_s), self.heard
+            return self._of(kind)[number - 1]
+
+    def _of(self, kind: type[Request] | type[Cancel]) -> list[Request | Cancel]:
+        return [frame for frame in self.heard if isinstance(frame, kind)]
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError, AssertionError, WireError, websocket.WebSocketException):  # its end
+            while True:
+                frame = told(self.ws)
+                with self._changed:
+                    self.heard.append(frame)
+                    self._changed.notify_all()
+                if isinstance(frame, Request) and frame.body != WAIT:
+                    answer(self.ws, Response(frame.request_id, 200, body=frame.body))

@@ -49,7 +49,7 @@ def pair(make_node: MakeNode, connect: Connect) -> tuple[Node, Node]:
 def test_the_head_gets_the_downstream_hops_as_the_record_writes_them(
     pair: tuple[Node, Node], settings: Settings
 ) -> None:
-    settings.RELAY_URL = "wss://relay.example.org"
+    settings.RELAY_URLS = ["wss://relay.example.org"]
     chat, tail = begin(), pair[1]
     assert json.loads(chat.request.headers[headers.ROUTE]) == [
         {

@@ -16,6 +16,7 @@ from django.utils import timezone
 from tracker.endpoints import parse_endpoint
 from tracker.models.keys import find_by_credential
 from tracker.models.languages import LanguageModel
+from tracker.relays import relay_of
 from tracker.standing import Standing, standing
 from tracker.words import layers_in_words
 
@@ -117,9 +118,14 @@ class Node(models.Model):
         return HEARTBEAT_S[self.uses_relay]
 
     @property
+    def relay_url(self) -> str | None:
+        """Where it connects: the relay that all nodes of its model share."""
+        return relay_of(self.model.name, settings.RELAY_URLS) if self.uses_relay else None
+
+    @property
     def relay_addr(self) -> str | None:
         """Where other nodes reach it through the relay."""
-        return f"{settings.RELAY_URL}/rpc/{self.peer_id}" if self.uses_relay else None
+        return f"{self.relay_url}/rpc/{self.peer_id}" if self.uses_relay else None
 
     @property
     def dial_url(self) -> str:

@@ -63,8 +63,16 @@ def key_in(response: Any) -> Credential:
     return Credential(key_id, secret)
 
 
+def test_the_nodes_of_a_model_are_sent_to_one_of_several_relays(join_token: Token, settings: Settings) -> None:
+    settings.RELAY_URLS = ["wss://a.example.org", "wss://b.example.org"]
+    answers = [register(join_token[1], name=name).json() for name in ("one", "two", "three")]
+    assert len({answer["relay_url"] for answer in answers}) == 1
+    for answer in answers:
+        assert answer["relay_addr"] == answer["relay_url"].removesuffix("/ws") + "/rpc/" + answer["peer_id"]
+
+
 def test_a_node_that_joins_gets_all_it_needs(join_token: Token, ticket_key: SigningKey, settings: Settings) -> None:
-    settings.RELAY_URL = "wss://relay.example.org"
+    settings.RELAY_URLS = ["wss://relay.example.org"]
     response = register(join_token[1])
     answer = response.json()
     node = Node.objects.get()

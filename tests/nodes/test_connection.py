@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nodes.connection import Connection, ConnectionFailed, Outgoing, origin_of
+from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from relay import wire
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from nodes.connection import Outgoing
 from nodes.dialects import FrameDialect, TextDialect, refused
+from nodes.framing import Outgoing
 from relay import envelope, wire
 from relay.wire import Cancel, Code, Error, Ping, Request, Response, WireError
 from tests.nodes.websockets import BINARY, PING, TEXT

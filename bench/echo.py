@@ -9,6 +9,7 @@ INSTALLED_APPS = ["relay"]  # for its command `serve`
 ASGI_APPLICATION = "bench.echo.application"
 DATABASES: dict[str, dict[str, object]] = {}
 USE_TZ = True
+RELAY_PING_S = 10.0  # as the site's
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

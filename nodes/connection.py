@@ -10,6 +10,7 @@ import contextlib
 import ssl
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -37,6 +38,32 @@ def origin_of(url: str) -> tuple[str, str, int]:
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(f"{url[:100]!r} is not a ws:// or wss:// address")
     return parts.scheme, parts.hostname.lower(), parts.port or _PORTS[parts.scheme]
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message as it leaves."""
+
+    payload: str | bytes
+    opcode: int
+
+    @classmethod
+    def of(cls, message: str | bytes) -> Outgoing:
+        is_text = isinstance(message, str)
+        return cls(message, websocket.ABNF.OPCODE_TEXT if is_text else websocket.ABNF.OPCODE_BINARY)
+
+    @classmethod
+    def ping(cls, data: bytes) -> Outgoing:
+        return cls(data, websocket.ABNF.OPCODE_PING)
+
+    @classmethod
+    def pong(cls, data: bytes) -> Outgoing:
+        return cls(data, websocket.ABNF.OPCODE_PONG)
+
+    def framed(self) -> bytes:
+        """One WebSocket frame, masked."""
+        frame: bytes = websocket.ABNF.create_frame(self.payload, self.opcode).format()
+        return frame
 
 
 class Connection:
@@ -74,14 +101,35 @@ class Connection:
 
     def send(self, message: str | bytes, deadline: Deadline) -> None:
         """As text or binary. Raises ConnectionFailed: the frame may be half sent, so the connection is over."""
-        is_text = isinstance(message, str)
-        self._send(message, websocket.ABNF.OPCODE_TEXT if is_text else websocket.ABNF.OPCODE_BINARY, deadline)
+        self.send_message(Outgoing.of(message), deadline)
 
-    def ping(self, data: bytes, deadline: Deadline) -> None:
-        self._send(data, websocket.ABNF.OPCODE_PING, deadline)
+    def send_message(self, message: Outgoing, deadline: Deadline) -> int:
+        """How many bytes it took. Raises ConnectionFailed."""
+        frame = message.framed()
+        self.send_rest(frame, deadline)
+        return len(frame)
+
+    def send_now(self, message: Outgoing) -> tuple[int, bytes]:
+        """How many bytes it takes, and those that can't go without waiting: the next to be sent. Never waits."""
+        frame = message.framed()
+        try:
+            return len(frame), frame[self._open_socket().send_now(frame) :]
+        except _FAILURES as error:
+            raise ConnectionFailed(f"can't send: {_words(error)}") from None
+
+    def send_rest(self, data: bytes, deadline: Deadline) -> None:
+        """What is left of a frame. Raises ConnectionFailed."""
+        sock = self._open_socket()
+        sock.write_deadline = deadline
+        try:
+            sock.sendall(data)
+        except TimeoutError:
+            raise ConnectionFailed("the relay took nothing within the deadline") from None
+        except _FAILURES as error:
+            raise ConnectionFailed(f"can't send: {_words(error)}") from None
 
     def pong(self, data: bytes) -> None:
-        self._send(data, websocket.ABNF.OPCODE_PONG, Deadline.after(5))
+        self.send_message(Outgoing.pong(data), Deadline.after(5))
 
     def receive(self, deadline: Deadline) -> str | bytes | None:
         """The next message, text or binary; None for a frame that ends none, after which the caller may wait again.
@@ -118,16 +166,7 @@ class Connection:
     def say_goodbye(self) -> None:
         """A close frame, if it goes out at once."""
         with contextlib.suppress(ConnectionFailed):
-            self._send(struct.pack("!H", 1000), websocket.ABNF.OPCODE_CLOSE, Deadline.after(1))
-
-    def _send(self, payload: str | bytes, opcode: int, deadline: Deadline) -> None:
-        self._open_socket().write_deadline = deadline
-        try:
-            self._websocket.send(payload, opcode)
-        except TimeoutError:
-            raise ConnectionFailed("the relay took nothing within the deadline") from None
-        except _FAILURES as error:
-            raise ConnectionFailed(f"can't send: {_words(error)}") from None
+            self.send_message(Outgoing(struct.pack("!H", 1000), websocket.ABNF.OPCODE_CLOSE), Deadline.after(1))
 
     def _headers(self) -> list[str]:
         """A relay that picks nothing of what is offered is none that fails: websocket-client would have it so."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.conf import settings
 
-from relay import auth
+from relay import auth, report
 from relay.announcements import Announcements
 from relay.bus import Bus, BusLost
 from relay.directory import Entry, directory
@@ -139,6 +139,8 @@ class Cluster:
                         await self._news.wait()
             await self._announcements.settle()
             await self._refresh()
+            for note in report.notes(self.process):
+                self._tell(note)
 
     async def _refresh(self) -> None:
         self._bus.heard.clear()
@@ -190,6 +192,8 @@ class Cluster:
             self._announcements.heard_of(note["here"], entry)
         elif "gone" in note:
             directory.heard_gone(note["gone"], note["generation"])
+        elif "figures" in note:
+            report.hear(note)
         elif "forget" in note:
             auth.forget_here(note["forget"])
 

@@ -61,7 +61,7 @@ def connected(site: Site, tls: ssl.SSLContext, name: str, tunnel: Tunnel) -> Ite
     """A node of the echo model, enrolled and on the relay; its peer_id."""
     made = enrol(site, name)
     api = cast(NodeApi, Echo())
-    bridge = RelayHttpBridge(api, made["relay_url"], made["peer_id"], made["node_key"], tls, tunnel)
+    bridge = RelayHttpBridge(api, made["relay_url"], made["peer_id"], made["node_key"], tls, tunnel=tunnel)
     bridge.start()
     try:
         assert bridge.connected.wait(10), f"{name} isn't connected: {site.log()[-2000:]}"

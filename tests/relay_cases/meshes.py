@@ -65,9 +65,9 @@ def bridges(
                 node.peer_id,
                 credential(node.peer_id),
                 shared_tls(),
-                tunnel if version == 2 else None,
-                ping_s,
-                Backoff(backoff_s, backoff_s) if backoff_s else None,
+                backoff=Backoff(backoff_s, backoff_s) if backoff_s else None,
+                tunnel=tunnel if version == 2 else None,
+                ping_s=ping_s,
             )
             stack.callback(bridge.stop, Deadline.after(5))
             made.append(Bridged(node.peer_id, bridge, tunnel))

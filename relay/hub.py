@@ -151,7 +151,7 @@ class Hub:
 
 
 def ping_s() -> float:
-    return float(settings.RELAY_PING_S)
+    return float(getattr(settings, "RELAY_PING_S", wire.PING_S))
 
 
 hub = Hub()

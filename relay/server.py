@@ -69,7 +69,7 @@ class RelayServer(Server):
         return super().create_application(protocol, scope)
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """As Daphne's, but it waits while a WebSocket's reader is behind, and one that has begun to close is gone."""
+        """As Daphne's, but a socket that has begun to close is gone, and while its reader is behind this waits."""
         try:
             await super().handle_reply(protocol, message)
         except Disconnected as error:

@@ -18,19 +18,19 @@ ASKED = Request("1", "POST", "/forward", {"x-a": "1"}, b"ask")
 
 
 class Road:
-    """Where the bus would be: what was sent, decoded; `has_way` and `room` are the test's to change."""
+    """Where the bus would be: what was sent, decoded; `room` and `most`, of an item, are the test's to change."""
 
     process = "here"
 
     def __init__(self) -> None:
-        self.is_up, self.has_way, self.room = True, True, 10_000_000
+        self.is_up, self.room, self.most = True, 10_000_000, 10_000_000
         self.sent: list[tuple[str, str, wire.Addressed]] = []  # to which process, the caller's scope, the frame
 
     def has_room(self, process: str, num_bytes: int) -> bool:
         return self.is_up and num_bytes <= self.room
 
     def send(self, process: str, item: bytes) -> bool:
-        if not self.has_way:
+        if len(item) > self.most:
             return False
         scope, data = unframed(item)
         self.sent.append((process, scope, wire.decode_frame(data)))
@@ -241,9 +241,10 @@ async def test_answers_that_find_no_room_end_their_request_at_both_ends(hub: Hub
     [asked] = local.frames
     assert isinstance(asked, Request)
     hub.answer(local.link, Response(asked.request_id, 200, stream=True))
-    road.has_way = False
-    hub.answer(local.link, Chunk(asked.request_id, b"too much"))
+    road.most = 100
+    hub.answer(local.link, Chunk(asked.request_id, bytes(200)))
     assert local.frames[1:] == [Cancel(asked.request_id)]
+    assert (road.last().request_id, road.last().code) == ("1", Code.BUSY)
     assert not hub.switchboard.flights
 
 

@@ -1,6 +1,6 @@
 """A WebSocket to the relay: opened within a deadline, then one thread may send and one receive.
 
-websocket-client shakes hands and reads frames. What is sent we frame ourselves (nodes/framing.py), and the socket is ours
+websocket-client shakes hands and reads frames. What is sent is framed by nodes/framing.py, and the socket is ours
 (nodes/sockets.py): it keeps the deadlines over connect, TLS, upgrade and every frame, and lets a reader and a writer
 share a TLS connection.
 """

@@ -1,6 +1,7 @@
 """N6, R10. Who goes, and who comes twice: the others are told at once, and nothing is taken from the one who stays.
 
-That a peer which goes in the middle of a stream is 502: tests/relay/test_interop.py.
+That a peer which goes in the middle of a stream is 502: tests/relay/test_interop.py. Two connections with one id at two
+processes: tests/relay/test_processes.py.
 """
 
 from __future__ import annotations

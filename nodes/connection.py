@@ -1,7 +1,8 @@
 """A WebSocket to the relay: opened within a deadline, then one thread may send and one receive.
 
-websocket-client frames and masks; the socket below it is ours (nodes/sockets.py), which keeps the deadlines over
-connect, TLS, upgrade and every frame, and lets a reader and a writer share a TLS connection.
+websocket-client shakes hands and reads frames; what is sent is framed here (nodes/framing.py), and the socket is
+ours too (nodes/sockets.py): it keeps the deadlines over connect, TLS, upgrade and every frame, and lets a reader and
+a writer share a TLS connection.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import contextlib
 import ssl
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import websocket
 
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from nodes.sockets import DeadlineSocket, dial
 from relay.wire import MAX_MESSAGE_BYTES
 
@@ -38,32 +39,6 @@ def origin_of(url: str) -> tuple[str, str, int]:
     if parts.scheme not in _PORTS or not parts.hostname:
         raise ValueError(f"{url[:100]!r} is not a ws:// or wss:// address")
     return parts.scheme, parts.hostname.lower(), parts.port or _PORTS[parts.scheme]
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A message as it leaves."""
-
-    payload: str | bytes
-    opcode: int
-
-    @classmethod
-    def of(cls, message: str | bytes) -> Outgoing:
-        is_text = isinstance(message, str)
-        return cls(message, websocket.ABNF.OPCODE_TEXT if is_text else websocket.ABNF.OPCODE_BINARY)
-
-    @classmethod
-    def ping(cls, data: bytes) -> Outgoing:
-        return cls(data, websocket.ABNF.OPCODE_PING)
-
-    @classmethod
-    def pong(cls, data: bytes) -> Outgoing:
-        return cls(data, websocket.ABNF.OPCODE_PONG)
-
-    def framed(self) -> bytes:
-        """One WebSocket frame, masked."""
-        frame: bytes = websocket.ABNF.create_frame(self.payload, self.opcode).format()
-        return frame
 
 
 class Connection:
@@ -166,7 +141,7 @@ class Connection:
     def say_goodbye(self) -> None:
         """A close frame, if it goes out at once."""
         with contextlib.suppress(ConnectionFailed):
-            self.send_message(Outgoing(struct.pack("!H", 1000), websocket.ABNF.OPCODE_CLOSE), Deadline.after(1))
+            self.send_message(Outgoing.close(1000), Deadline.after(1))
 
     def _headers(self) -> list[str]:
         """A relay that picks nothing of what is offered is none that fails: websocket-client would have it so."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
-from nodes.connection import Connection, ConnectionFailed, Outgoing
+from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from relay import envelope, wire
 from relay.wire import STATUS, Code, Error, Frame, Hello, Ping, Welcome, WireError
 

@@ -15,9 +15,10 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from nodes.connection import Connection, ConnectionFailed, Outgoing
+from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.dialects import Dialect
+from nodes.framing import Outgoing
 from nodes.pulse import Pulse
 from relay import wire
 from relay.wire import Cancel, Chunk, Frame, Ping, Pong, Request, Response

@@ -114,6 +114,9 @@ def _ask(hop: TunnelHop, start: threading.Barrier, until: float, seed: int) -> O
             outcome.failures.append(error.cause)
             time.sleep(0.1)
             continue
+        if answer.status != 200:
+            outcome.failures.append(": ".join(wire.error_of(answer.status, answer.body)))
+            continue
         outcome.took_ms.append((time.monotonic() - began) * 1000)
         outcome.num_bytes += len(body) + len(answer.body)
         outcome.num_wrong += answer.body != hashlib.sha256(body).digest() + body

@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from nodes.connection import Connection, ConnectionFailed, Outgoing
+from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.dialects import FrameDialect
+from nodes.framing import Outgoing
 from nodes.outbox import MAX_BYTES, Outbox
 from nodes.pulse import Pulse
 from relay import wire

@@ -17,6 +17,7 @@ from daphne.server import Server  # installs the asyncio reactor: before any oth
 from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
+from relay.framing import framed
 from relay.hub import hub, ping_s
 from relay.outbox import SEND_NOW
 from relay.valve import Valve
@@ -81,13 +82,11 @@ class RelayServer(Server):
 
     def send_now(self, protocol: Any, message: dict[str, Any]) -> bool:
         """Without a task and its turn on the loop. False where it might wait, or fail: there it is for send()."""
-        details, valve = self.connections.get(protocol), getattr(protocol, "valve", None)
-        if valve is None or valve.is_shut or details is None or "disconnected" in details:
+        valve = getattr(protocol, "valve", None)
+        is_ready = valve is not None and not valve.is_shut and protocol.state == protocol.STATE_OPEN
+        if not is_ready or protocol.send_queue or message["type"] != "websocket.send":
             return False
-        try:
-            protocol.handle_reply(message)
-        except Disconnected:
-            return False
+        protocol.transport.writeSequence(framed(message.get("bytes"), message.get("text")))
         return True
 
     def drain(self) -> None:

@@ -18,7 +18,7 @@ from relay.credit import weight_of
 from relay.handshake import check_origin
 from relay.hub import Edge, hub
 from relay.links import Link
-from relay.outbox import SEND_NOW, Outbox
+from relay.outbox import HEAR_NOW, SEND_NOW, Outbox
 from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
@@ -67,6 +67,7 @@ class Door(AsyncConsumer):
                     text = message.get("text")
                     self._received(message["bytes"] if text is None else text)
         finally:
+            self.is_closing = True
             metrics.open_sockets[self.version] -= is_counted
             self.settled()
             self._take_early()
@@ -143,6 +144,8 @@ class Door(AsyncConsumer):
     def _connected(self) -> None:
         subprotocol, version = chosen(self.scope.get("subprotocols", ()))
         self.version = version or 1
+        if hear_now := self.scope.get("extensions", {}).get(HEAR_NOW):
+            hear_now(self._received)
         self.outbox.accept(subprotocol)
         self._deadline = asyncio.get_running_loop().call_later(
             wire.REGISTER_DEADLINE_S,

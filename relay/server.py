@@ -155,7 +155,7 @@ class RelayServer(Server):
 
 
 def write_now(transport: Any, pieces: tuple[bytes, bytes]) -> None:
-    """What the kernel takes goes at once; Twisted's write() waits for the loop's next turn, and asks to be woken then."""
+    """What the kernel takes goes at once; Twisted's write() asks the loop to be woken for it at its next turn."""
     data = b"".join(pieces)
     if transport.dataBuffer or transport._tempDataBuffer or not transport.connected:
         return transport.write(data)  # type: ignore[no-any-return]

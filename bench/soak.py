@@ -39,7 +39,7 @@ class Reading:
 
 def main() -> None:
     chosen = options(__doc__)
-    num_batches = 60 if chosen.quick else 1000
+    num_batches = 75 if chosen.quick else 1000
     with tempfile.TemporaryDirectory() as folder, two_over_redis(Path(folder)) as (here, there, bus):
         lines = [
             Line("tunnel", V2(), here.url, here.url, CALLERS),

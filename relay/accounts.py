@@ -72,7 +72,8 @@ class Accounts(Generic[Edge]):
         """The callee has read all that was sent before."""
         callee.credit.proved = max(callee.credit.proved, position)
         while callee.unproved:
-            relay_id, flight = next(iter(callee.unproved.items()))
+            relay_id = next(iter(callee.unproved))  # at once: of a plain dict it would walk past what was removed
+            flight = callee.unproved[relay_id]
             if flight.position > callee.credit.proved:
                 return
             del callee.unproved[relay_id]

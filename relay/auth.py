@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 from django.conf import settings
 from django.db import close_old_connections
@@ -107,10 +108,17 @@ class Authenticator:
             if num_forgotten == self._num_forgotten:
                 break  # otherwise the answer may be from before a revocation
         if identity is not None and identity.approved:
-            if len(self._kept) >= MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[digest] = identity, self._clock() + KEPT_S
+            self._keep(digest, identity)
         return identity
+
+    def _keep(self, digest: bytes, identity: Identity) -> None:
+        """For one that comes, up to two of the oldest go: those that have expired, and one that is too many."""
+        now = self._clock()
+        self._kept.pop(digest, None)
+        for oldest, (_, until) in list(islice(self._kept.items(), 2)):
+            if until <= now or len(self._kept) >= MAX_KEPT:
+                self._kept.pop(oldest, None)
+        self._kept[digest] = identity, now + KEPT_S
 
 
 def bearer(headers: list[tuple[bytes, bytes]]) -> str:

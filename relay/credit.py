@@ -16,15 +16,11 @@ FRAME_BYTES = 256  # any other
 
 
 def weight_of(frame: wire.Frame) -> int:
-    match frame:
-        case wire.Request() | wire.Response():
-            return OVERHEAD_BYTES + len(frame.body)
-        case wire.Chunk():
-            return FRAME_BYTES + len(frame.data)
-        case wire.Ping() | wire.Pong():
-            return 0
-        case _:
-            return FRAME_BYTES
+    if isinstance(frame, wire.Request | wire.Response):
+        return OVERHEAD_BYTES + len(frame.body)
+    if isinstance(frame, wire.Chunk):
+        return FRAME_BYTES + len(frame.data)
+    return 0 if isinstance(frame, wire.Ping | wire.Pong) else FRAME_BYTES
 
 
 class Probe(NamedTuple):

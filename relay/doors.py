@@ -18,7 +18,7 @@ from relay.credit import weight_of
 from relay.handshake import check_origin
 from relay.hub import Edge, hub
 from relay.links import Link
-from relay.outbox import Outbox
+from relay.outbox import SEND_NOW, Outbox
 from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Door(AsyncConsumer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Instead of the base's, which makes a channel for each socket and a task for each message."""
         self.scope = scope
-        self.outbox = Outbox(send)
+        self.outbox = Outbox(send, scope.get("extensions", {}).get(SEND_NOW))
         is_counted = False
         try:
             while (message := await receive())["type"] != "websocket.disconnect":

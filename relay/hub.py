@@ -129,11 +129,11 @@ class Hub:
         self._is_applying = True
         try:
             while self._effects:
-                match self._effects.popleft():
-                    case Send(link, frame, sender):
-                        link.edge.deliver(frame, sender)
-                    case Close(link, code, message):
-                        link.edge.close(code, message)
+                effect = self._effects.popleft()
+                if isinstance(effect, Send):
+                    effect.link.edge.deliver(effect.frame, effect.sender)
+                else:
+                    effect.link.edge.close(effect.code, effect.message)
         finally:
             self._is_applying = False
 
@@ -151,7 +151,7 @@ class Hub:
 
 
 def ping_s() -> float:
-    return float(settings.RELAY_PING_S)
+    return float(getattr(settings, "RELAY_PING_S", wire.PING_S))
 
 
 hub = Hub()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -42,7 +43,7 @@ class Link(Generic[Edge]):
     working: Load = field(default_factory=Load)  # what it was asked; bytes: of that, what it has read
     calls: dict[str, Flight[Edge]] = field(default_factory=dict)  # what it asked, by its own request ids
     tasks: dict[str, Flight[Edge]] = field(default_factory=dict)  # what it was asked, by the relay's
-    unproved: dict[str, Flight[Edge]] = field(default_factory=dict)  # by the relay's ids: perhaps unread, in order
+    unproved: OrderedDict[str, Flight[Edge]] = field(default_factory=OrderedDict)  # by the relay's ids: perhaps unread
 
     @property
     def outstanding(self) -> int:

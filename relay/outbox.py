@@ -21,6 +21,8 @@ MAX_UNSENT_BYTES = 2 * wire.MAX_BYTES_IN_FLIGHT
 SMALL_BYTES = wire.MAX_BODY_BYTES  # what a socket may have waiting even when the process' bound is reached
 FAREWELL_S = 2.0  # for the last words, and what waits before them
 
+SEND_NOW = "meshnet.send_now"  # the ASGI extension of a server that can: takes a message, or says that it would wait
+
 Message = dict[str, Any]
 
 
@@ -34,10 +36,22 @@ unsent = Unsent()
 
 
 class Outbox:
-    __slots__ = ("_farewell", "_has_credit", "_is_ended", "_pong", "_send", "_task", "_waiting", "num_bytes")
+    __slots__ = (
+        "_farewell",
+        "_has_credit",
+        "_is_ended",
+        "_pong",
+        "_send",
+        "_send_now",
+        "_task",
+        "_waiting",
+        "num_bytes",
+    )
 
-    def __init__(self, send: Callable[[Message], Awaitable[None]]) -> None:
-        self._send = send
+    def __init__(
+        self, send: Callable[[Message], Awaitable[None]], send_now: Callable[[Message], bool] | None = None
+    ) -> None:
+        self._send, self._send_now = send, send_now
         self._waiting: deque[tuple[Message, int, float]] = deque()  # message, weight, since when
         self._pong: Message | None = None
         self._task: asyncio.Task[None] | None = None
@@ -94,12 +108,20 @@ class Outbox:
         self._clear()
 
     def _append(self, message: Message, weight: int) -> None:
-        if self._is_ended:
+        if self._is_ended or self._is_sent_now(message):
             return
         self._waiting.append((message, weight, time.perf_counter()))
         self.num_bytes += weight
         unsent.num_bytes += weight
         self._wake()
+
+    def _is_sent_now(self, message: Message) -> bool:
+        """When nothing is before it and nobody has to wait: most messages, and half the cost of each."""
+        if self._send_now is None or self._waiting or self._task or self._pong:
+            return False
+        if self._has_credit and not self._has_credit():
+            return False
+        return self._send_now(message)
 
     def _wake(self) -> None:
         if self._task is None:

@@ -69,6 +69,11 @@ class Pair:
     def outstanding_bytes(self) -> int:
         return self._unacknowledged_bytes + self._waiting_bytes
 
+    @property
+    def owes_word(self) -> bool:
+        """Whether next_message has something that it hadn't before the last message was received."""
+        return self._owes_now or (bool(self._waiting) and not self.is_doubtful)
+
     def has_room(self, num_bytes: int) -> bool:
         """Whether a request of that size may still be offered."""
         return not self.is_doubtful and self.outstanding_bytes + num_bytes <= WINDOW_BYTES

@@ -6,6 +6,7 @@ Daphne's own answer to SIGTERM is to cancel everything at once.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from typing import Any
@@ -17,6 +18,7 @@ from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
 from relay.hub import hub, ping_s
+from relay.outbox import SEND_NOW
 from relay.valve import Valve
 
 logger = logging.getLogger(__name__)
@@ -61,8 +63,13 @@ class RelayServer(Server):
         self.failure = failure.getErrorMessage()
         self.stop()
 
+    def create_application(self, protocol: Any, scope: Any) -> Any:
+        if scope["type"] == "websocket":
+            scope["extensions"] = {SEND_NOW: functools.partial(self.send_now, protocol)}
+        return super().create_application(protocol, scope)
+
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
-        """As Daphne's, but it waits while a WebSocket's reader is behind, and one that has begun to close is gone."""
+        """As Daphne's, but a socket that has begun to close is gone, and while its reader is behind this waits."""
         try:
             await super().handle_reply(protocol, message)
         except Disconnected as error:
@@ -71,6 +78,17 @@ class RelayServer(Server):
             protocol.valve = Valve(protocol.transport)
         elif message["type"] == "websocket.send":
             await protocol.valve.opened()
+
+    def send_now(self, protocol: Any, message: dict[str, Any]) -> bool:
+        """Without a task and its turn on the loop. False where it might wait, or fail: there it is for send()."""
+        details, valve = self.connections.get(protocol), getattr(protocol, "valve", None)
+        if valve is None or valve.is_shut or details is None or "disconnected" in details:
+            return False
+        try:
+            protocol.handle_reply(message)
+        except Disconnected:
+            return False
+        return True
 
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""

@@ -23,6 +23,10 @@ class Valve:
         transport.unregisterProducer()
         transport.registerProducer(self, True)
 
+    @property
+    def is_shut(self) -> bool:
+        return self._opened is not None
+
     async def opened(self) -> None:
         """Until what was sent has left this process, or its connection has ended."""
         while self._opened:

@@ -56,6 +56,24 @@ async def test_a_good_credential_is_asked_once_in_ten_seconds(
     assert directory.num_asked == 1
 
 
+async def test_answers_that_have_expired_make_room(directory: Directory, authenticator: Authenticator) -> None:
+    for number in range(100):
+        directory.known[f"good {number}"] = NODE
+        directory.now += 1
+        await authenticator.identify(f"good {number}", "addr")
+    assert len(authenticator._kept) <= 11
+
+
+async def test_no_more_answers_are_kept_than_the_bound(
+    directory: Directory, authenticator: Authenticator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "MAX_KEPT", 3)
+    for number in range(5):
+        directory.known[f"good {number}"] = NODE
+        await authenticator.identify(f"good {number}", "addr")
+    assert [number for number in range(5) if authenticator.known(f"good {number}")] == [2, 3, 4]
+
+
 async def test_a_bad_credential_is_refused_and_not_kept(directory: Directory, authenticator: Authenticator) -> None:
     for _ in range(2):
         with pytest.raises(WireError, match="unknown or revoked") as caught:

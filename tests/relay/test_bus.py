@@ -146,6 +146,15 @@ async def test_a_subscription_that_falls_silent_is_noticed(
     assert not a.bus.send("b", b"x")
 
 
+async def test_it_speaks_to_a_redis_on_a_unix_socket(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("unix")
+    with Redis(folder, f"unixsocket {folder}/redis.sock"):
+        a = Process(f"unix://{folder}/redis.sock", "a")
+        async with asyncio.timeout(5):
+            await a.opened.wait()
+        await a.close()
+
+
 async def test_without_redis_it_does_not_open(tmp_path_factory: pytest.TempPathFactory) -> None:
     with Redis(tmp_path_factory.mktemp("away")) as away:
         pass

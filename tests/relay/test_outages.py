@@ -122,6 +122,8 @@ def test_without_redis_local_traffic_goes_on_the_rest_fails_fast_and_all_is_back
     assert status == 503
     assert took_s < AT_ONCE_S
     assert outcome(near)[0] == 200
+    assert set(site.b.get("/figures").json()["where"]) == {"aa11", "bb22"}
+    assert site.a.get("/figures").elapsed.total_seconds() < AT_ONCE_S
     site.redis.start()
     wait_until_known(site.a, "aa11", "ws://b.example", BACK_S)
     wait_until_known(site.a, "bb22", "ws://b.example", BACK_S)

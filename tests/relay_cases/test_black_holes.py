@@ -44,9 +44,10 @@ def proxy(pinging: Served) -> Iterator[FaultProxy]:
 
 
 def test_both_ends_of_a_nodes_connection_notice_a_black_hole_and_what_is_pending_fails(
-    world: World, proxy: FaultProxy, version: int
+    world: World, proxy: FaultProxy, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """R5."""
+    monkeypatch.setattr("nodes.bridge.CONNECT_DEADLINE_S", 1.0)  # of the attempts into the hole
     url, caller = f"ws://127.0.0.1:{proxy.port}", world.caller(peer_id_of(1))
     world.peer("bb22")  # never answers
     with bridges(url, version=version, ping_s=PING_S, backoff_s=0.5) as [node]:

@@ -1,4 +1,4 @@
-# make demo: see it work.  make test: everything.  Both set up what they need.
+# make demo: see it work.  make test: everything.  make test-uvicorn: the relay on uvicorn.  All set up what they need.
 PYTHON ?= python3
 BIN := .venv/bin
 # Passed on to pip, so that a machine without a GPU can take PyTorch's small CPU build (see README).
@@ -6,7 +6,7 @@ PIP_ARGS ?=
 export PIP_ARGS
 MODEL := smollm2-135m-instruct
 
-.PHONY: setup demo test style types services format
+.PHONY: setup demo test test-uvicorn style types services format
 
 setup: .venv/.packages .venv/.model
 
@@ -16,6 +16,11 @@ demo: setup
 test: setup .venv/.dev
 	@$(BIN)/python -m tests.lab.services
 	$(BIN)/python -m pytest
+
+# The relay's tests once more, on another server.
+test-uvicorn: setup .venv/.dev
+	RELAY_TEST_SERVER=uvicorn $(BIN)/python -m pytest tests/relay/test_tunnel.py tests/relay/test_stalls.py \
+	  tests/relay/test_interop.py tests/relay/test_doors.py
 
 style: .venv/.dev
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ MESHNET_JOIN_TOKEN = env.text("MESHNET_JOIN_TOKEN")
 # A private authority for https and wss, beside the system's: what requests and OpenSSL users set already.
 MESHNET_CA_FILE = env.text("SSL_CERT_FILE") or env.text("REQUESTS_CA_BUNDLE")
 MESHNET_WIRE_VERSIONS = env.words("MESHNET_WIRE_VERSIONS")  # of the relay, as 1 or 1,2; empty: all there are
-MESHNET_RELAY_PING_S = env.integer("MESHNET_RELAY_PING_S", 10, least=1)  # a dead relay is noticed within twice that
+MESHNET_RELAY_PING_S = env.number("MESHNET_RELAY_PING_S", 10.0, least=0.2)  # a dead relay is noticed within twice that
 MESHNET_CACHE_DIR = env.text("MESHNET_CACHE_DIR")  # models; empty: the user's cache directory
 _QUIET = ("urllib3", "transformers", "cheroot", "websocket")
 LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)

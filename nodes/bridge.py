@@ -39,10 +39,10 @@ class RelayHttpBridge:
         peer_id: str,
         node_key: str,
         tls: ssl.SSLContext,
-        tunnel: Tunnel | None = None,
-        ping_s: float = wire.PING_S,
         backoff: Backoff | None = None,
         replaced_pause_s: float = REPLACED_PAUSE_S,
+        tunnel: Tunnel | None = None,
+        ping_s: float = wire.PING_S,
     ) -> None:
         """`tunnel`: what this node asks others with; None: version 2 of the wire isn't offered."""
         self._api, self._relay_url, self._peer_id, self._node_key, self._tls = api, relay_url, peer_id, node_key, tls

@@ -1,7 +1,8 @@
 """A WebSocket to the relay: opened within a deadline, then one thread may send and one receive.
 
-websocket-client frames and masks; the socket below it is ours (nodes/sockets.py), which keeps the deadlines over
-connect, TLS, upgrade and every frame, and lets a reader and a writer share a TLS connection.
+websocket-client shakes hands and reads frames; what is sent is framed here (nodes/framing.py), and the socket is
+ours too (nodes/sockets.py): it keeps the deadlines over connect, TLS, upgrade and every frame, and lets a reader and
+a writer share a TLS connection.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 import websocket
 
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from nodes.sockets import DeadlineSocket, dial
 from relay.wire import MAX_MESSAGE_BYTES
 
@@ -74,14 +76,35 @@ class Connection:
 
     def send(self, message: str | bytes, deadline: Deadline) -> None:
         """As text or binary. Raises ConnectionFailed: the frame may be half sent, so the connection is over."""
-        is_text = isinstance(message, str)
-        self._send(message, websocket.ABNF.OPCODE_TEXT if is_text else websocket.ABNF.OPCODE_BINARY, deadline)
+        self.send_message(Outgoing.of(message), deadline)
 
-    def ping(self, data: bytes, deadline: Deadline) -> None:
-        self._send(data, websocket.ABNF.OPCODE_PING, deadline)
+    def send_message(self, message: Outgoing, deadline: Deadline) -> int:
+        """How many bytes it took. Raises ConnectionFailed."""
+        frame = message.framed()
+        self.send_rest(frame, deadline)
+        return len(frame)
+
+    def send_now(self, message: Outgoing) -> tuple[int, bytes]:
+        """How many bytes it takes, and those that can't go without waiting: the next to be sent. Never waits."""
+        frame = message.framed()
+        try:
+            return len(frame), frame[self._open_socket().send_now(frame) :]
+        except _FAILURES as error:
+            raise ConnectionFailed(f"can't send: {_words(error)}") from None
+
+    def send_rest(self, data: bytes, deadline: Deadline) -> None:
+        """What is left of a frame. Raises ConnectionFailed."""
+        sock = self._open_socket()
+        sock.write_deadline = deadline
+        try:
+            sock.sendall(data)
+        except TimeoutError:
+            raise ConnectionFailed("the relay took nothing within the deadline") from None
+        except _FAILURES as error:
+            raise ConnectionFailed(f"can't send: {_words(error)}") from None
 
     def pong(self, data: bytes) -> None:
-        self._send(data, websocket.ABNF.OPCODE_PONG, Deadline.after(5))
+        self.send_message(Outgoing.pong(data), Deadline.after(5))
 
     def receive(self, deadline: Deadline) -> str | bytes | None:
         """The next message, text or binary; None for a frame that ends none, after which the caller may wait again.
@@ -118,16 +141,7 @@ class Connection:
     def say_goodbye(self) -> None:
         """A close frame, if it goes out at once."""
         with contextlib.suppress(ConnectionFailed):
-            self._send(struct.pack("!H", 1000), websocket.ABNF.OPCODE_CLOSE, Deadline.after(1))
-
-    def _send(self, payload: str | bytes, opcode: int, deadline: Deadline) -> None:
-        self._open_socket().write_deadline = deadline
-        try:
-            self._websocket.send(payload, opcode)
-        except TimeoutError:
-            raise ConnectionFailed("the relay took nothing within the deadline") from None
-        except _FAILURES as error:
-            raise ConnectionFailed(f"can't send: {_words(error)}") from None
+            self.send_message(Outgoing.close(1000), Deadline.after(1))
 
     def _headers(self) -> list[str]:
         """A relay that picks nothing of what is offered is none that fails: websocket-client would have it so."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from relay import envelope, wire
 from relay.wire import STATUS, Code, Error, Frame, Hello, Ping, Welcome, WireError
 
@@ -19,8 +20,7 @@ class Dialect(Protocol):
     def register(self, connection: Connection, peer_id: str, deadline: Deadline) -> None:
         """Until the relay has said welcome. Raises ConnectionFailed, TimeoutError."""
 
-    def write(self, connection: Connection, frame: Frame, deadline: Deadline) -> int:
-        """How many bytes it took. Raises ConnectionFailed."""
+    def encode(self, frame: Frame) -> Outgoing: ...
 
     def read(self, message: str | bytes) -> Frame:
         """Raises WireError."""
@@ -42,13 +42,8 @@ class TextDialect:
             refusal = _error_in(_text(message))
             raise refused(refusal) if refusal else ConnectionFailed(_UNREADABLE)
 
-    def write(self, connection: Connection, frame: Frame, deadline: Deadline) -> int:
-        if isinstance(frame, Ping):
-            connection.ping(b"%d" % frame.n, deadline)
-            return 0
-        text = envelope.encode(frame)
-        connection.send(text, deadline)
-        return len(text)
+    def encode(self, frame: Frame) -> Outgoing:
+        return Outgoing.ping(b"%d" % frame.n) if isinstance(frame, Ping) else Outgoing.of(envelope.encode(frame))
 
     def read(self, message: str | bytes) -> Frame:
         text = _text(message)
@@ -67,7 +62,7 @@ class FrameDialect:
     version = 2
 
     def register(self, connection: Connection, peer_id: str, deadline: Deadline) -> None:
-        self.write(connection, Hello(peer_id), deadline)
+        connection.send(wire.encode_frame(Hello(peer_id)), deadline)
         try:
             frame = self.read(_next_message(connection, deadline))
         except WireError:
@@ -77,10 +72,8 @@ class FrameDialect:
         if not isinstance(frame, Welcome):
             raise ConnectionFailed(_UNREADABLE)
 
-    def write(self, connection: Connection, frame: Frame, deadline: Deadline) -> int:
-        message = wire.encode_frame(frame)
-        connection.send(message, deadline)
-        return len(message)
+    def encode(self, frame: Frame) -> Outgoing:
+        return Outgoing.of(wire.encode_frame(frame))
 
     def read(self, message: str | bytes) -> Frame:
         if isinstance(message, str):

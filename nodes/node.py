@@ -113,8 +113,15 @@ class Node:
             membership.serving()
         if registration.relay_url and self._options.uses_relay:
             key, peer_id = registration.node_key, registration.peer_id
-            ping_s = self._options.relay_ping_s
-            self._bridge = RelayHttpBridge(self._api, registration.relay_url, peer_id, key, tls, tunnel, ping_s)
+            self._bridge = RelayHttpBridge(
+                self._api,
+                registration.relay_url,
+                peer_id,
+                key,
+                tls,
+                tunnel=tunnel,
+                ping_s=self._options.relay_ping_s,
+            )
             self._bridge.start()
         if not self._wait_until_reachable(membership):
             return

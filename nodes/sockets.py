@@ -61,6 +61,15 @@ class DeadlineSocket:
             except ssl.SSLWantReadError:
                 wait(self._socket, select.POLLIN, deadline)
 
+    def send_now(self, data: bytes) -> int:
+        """How many of the bytes were taken without waiting; the rest is to be sent next. Raises OSError."""
+        num_sent = 0
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            while num_sent < len(data):
+                with self._calling:
+                    num_sent += self._socket.send(data[num_sent : num_sent + WRITE_SIZE])
+        return num_sent
+
     def sendall(self, data: bytes) -> None:
         left = memoryview(data)
         while left:

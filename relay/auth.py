@@ -20,7 +20,7 @@ from django.db import close_old_connections
 from django.utils.module_loading import import_string
 
 from relay.hub import hub
-from relay.throttle import Throttle
+from relay.throttle import Throttle, owner
 from relay.wire import Code, WireError
 
 KEPT_S = 10.0
@@ -77,15 +77,16 @@ class Authenticator:
         wait_s = self.throttle.wait_s(address)
         if not wait_s:
             return
-        if self._waiting[address] >= MAX_WAITING_PER_ADDRESS:
+        whose = owner(address)
+        if self._waiting[whose] >= MAX_WAITING_PER_ADDRESS:
             raise WireError(Code.RATE_LIMITED, "too many bad credentials came from this address; try again in a minute")
-        self._waiting[address] += 1
+        self._waiting[whose] += 1
         try:
             await asyncio.sleep(wait_s)
         finally:
-            self._waiting[address] -= 1
-            if not self._waiting[address]:
-                del self._waiting[address]
+            self._waiting[whose] -= 1
+            if not self._waiting[whose]:
+                del self._waiting[whose]
 
     async def _look_up(self, credential: str) -> Identity | None:
         """One query at a time for a credential, however many sockets bring it."""

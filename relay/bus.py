@@ -16,7 +16,7 @@ from typing import Any
 from channels_redis.pubsub import RedisPubSubChannelLayer
 from redis.exceptions import RedisError
 
-from relay.leases import OPERATION_S
+from relay.leases import OPERATION_S, connecting
 from relay.pairs import TICK_S, Message, Pair
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,6 @@ CHANNEL = "meshnet.process."  # and the process' id
 BEAT_TICKS = 10
 MAX_SILENT_TICKS = 30  # without hearing ourselves
 SUBSCRIBED_WAIT_S = 0.1
-LAYER = {"socket_timeout": None, "socket_connect_timeout": 5, "socket_keepalive": True}  # a subscription may be idle
 
 
 class BusLost(Exception):
@@ -47,7 +46,7 @@ class Bus:
         self.pairs: dict[str, Pair] = {}
         self.heard: set[str] = set()  # who said anything since this was last emptied
         self._hear, self._failed = hear, failed
-        self._layer = RedisPubSubChannelLayer(hosts=[{"address": url, **LAYER}])
+        self._layer = RedisPubSubChannelLayer(hosts=[{"address": url, **connecting(url)}])
         self._wake = asyncio.Event()
         self._silent_ticks = 0
         self._owes_beat = False
@@ -79,7 +78,9 @@ class Bus:
             for task in tasks:
                 if task.done():
                     task.result()
-        except (RedisError, OSError, TimeoutError) as error:
+        except TimeoutError:
+            raise BusLost(f"no answer in {OPERATION_S:.0f} s") from None
+        except (RedisError, OSError) as error:
             raise BusLost(str(error) or type(error).__name__) from None
         finally:
             self.is_up = False
@@ -114,12 +115,14 @@ class Bus:
 
     def _received(self, process: str, message: Message) -> None:
         self.heard.add(process)
-        received = self._pair(process).receive(message)
+        pair = self._pair(process)
+        received = pair.receive(message)
         if received.failure:
             self._failed(process, received.failure)
         for item in received.items:
             self._hear(process, item)
-        self._wake.set()
+        if pair.owes_word:
+            self._wake.set()
 
     async def _write(self) -> None:
         """Each pair in turn, so that a large body to one process doesn't hold up the others."""
@@ -148,7 +151,7 @@ class Bus:
             for process, pair in list(self.pairs.items()):
                 if why := pair.tick():
                     self._failed(process, why)
-            self._owes_beat = ticks % BEAT_TICKS == 0
+            self._owes_beat = self._owes_beat or ticks % BEAT_TICKS == 0
             self._wake.set()
 
     async def _publish(self, process: str, said: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from django.conf import settings
 
-from relay import auth
+from relay import auth, report
 from relay.announcements import Announcements
 from relay.bus import Bus, BusLost
 from relay.directory import Entry, directory
@@ -43,6 +43,7 @@ class Cluster:
     def __init__(self, url: str, where: str) -> None:
         self.process = secrets.token_hex(8)
         self.joined = asyncio.Event()
+        self.tried = asyncio.Event()
         self._leases = Leases(url, self.process, where)
         self._remotes = Remotes(hub, directory)
         self._bus = self._remotes.bus = Bus(url, self.process, self._hear, self._remotes.failed)
@@ -139,6 +140,8 @@ class Cluster:
                         await self._news.wait()
             await self._announcements.settle()
             await self._refresh()
+            for note in report.notes(self.process):
+                self._tell(note)
 
     async def _refresh(self) -> None:
         self._bus.heard.clear()
@@ -163,9 +166,11 @@ class Cluster:
             logger.info("Redis is back after %.1f s: %s", time.monotonic() - self._lost_at, what)
         self._lost_at = None
         self.joined.set()
+        self.tried.set()
 
     def _lost(self, why: str) -> None:
         self.joined.clear()
+        self.tried.set()
         directory.forget_all()
         if self._lost_at is None:
             self._lost_at = time.monotonic()
@@ -190,6 +195,8 @@ class Cluster:
             self._announcements.heard_of(note["here"], entry)
         elif "gone" in note:
             directory.heard_gone(note["gone"], note["generation"])
+        elif "figures" in note:
+            report.hear(note)
         elif "forget" in note:
             auth.forget_here(note["forget"])
 
@@ -202,17 +209,17 @@ class Cluster:
 
 
 class InCluster:
-    """An application whose process has joined before it is first asked anything, or has tried to for a moment."""
+    """An application whose process has joined before it is first asked anything, or has tried to."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         cluster = start()
-        if cluster and not cluster.joined.is_set() and scope["type"] == "http":
+        if cluster and not cluster.tried.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(JOIN_WAIT_S):
-                    await cluster.joined.wait()
+                    await cluster.tried.wait()
         await self._application(scope, receive, send)
 
 

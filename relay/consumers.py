@@ -154,9 +154,10 @@ def unreadable(door: Door, link: Link[Edge], data: bytes, error: WireError) -> N
     logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
     if error.code is Code.UPGRADE:
         return door.refuse(error.code, error.message)
-    if data[1] in (wire.Kind.RESPONSE, wire.Kind.CHUNK):
+    kind = data[1] if len(data) > 1 else None
+    if kind in (wire.Kind.RESPONSE, wire.Kind.CHUNK):
         return hub.malformed(link, error)
-    metrics.outcomes[error.code] += data[1] == wire.Kind.REQUEST
+    metrics.outcomes[error.code] += kind == wire.Kind.REQUEST
     hub.tell(link, wire.Error(error.request_id, error.code, error.message))
 
 

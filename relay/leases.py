@@ -1,7 +1,7 @@
 """Presence as the processes of one site share it in Redis: each process' lease, and the peers each of them holds.
 
     meshnet:process:<id>   where the process is; ends by itself unless its lease is renewed
-    meshnet:processes      the ids, so that nobody has to search for keys
+    meshnet:processes      the ids of whoever may have peers, so that nobody has to search for keys
     meshnet:peers          peer_id -> {generation, process, scope, since, …}, the newest registration
     meshnet:change         raised by each registration and each leaving; a registration's generation
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 REFRESH_S = 1.0
 LEASE_S = 4.0  # with one refresh, nobody is believed in for more than five seconds after a kill
 OPERATION_S = 2.0  # a Redis that takes longer counts as gone
+CONNECT_S = 5.0
 
 PEERS, PROCESSES, CHANGE, PROCESS = "meshnet:peers", "meshnet:processes", "meshnet:change", "meshnet:process:"
 
@@ -76,10 +77,11 @@ return {was_known, change, alive, peers}
 """
 )
 
-# ARGV: peer id, entry without its generation, whether it happened while nobody could be told, since.
+# ARGV: process id, peer id, entry without its generation, whether it happened while nobody could be told, since.
 _ANNOUNCE = (
     _NEXT
     + """
+redis.call('SADD', KEYS[3], table.remove(ARGV, 1))
 local before = redis.call('HGET', KEYS[1], ARGV[1])
 if before and ARGV[3] == '1' and cjson.decode(before).since > tonumber(ARGV[4]) then return {before, false} end
 local entry = '{"generation":' .. next_change() .. ',' .. string.sub(ARGV[2], 2)
@@ -88,10 +90,11 @@ return {entry, before}
 """
 )
 
-# ARGV: peer id, the entry as it was, its generation.
+# ARGV: process id, peer id, the entry as it was, its generation.
 _RESTORE = (
     _NEXT
     + """
+redis.call('SADD', KEYS[3], table.remove(ARGV, 1))
 local before = redis.call('HGET', KEYS[1], ARGV[1])
 if before == ARGV[2] then return before end
 if before and cjson.decode(before).generation > tonumber(ARGV[3]) then return before end
@@ -126,9 +129,7 @@ class Leases:
         self._redis = Redis.from_url(
             url,
             decode_responses=True,
-            socket_timeout=None,  # our own deadline: asyncio.wait_for of Python 3.11, used for theirs, may eat a cancel
-            socket_connect_timeout=OPERATION_S,
-            socket_keepalive=True,
+            **connecting(url),
             retry=Retry(NoBackoff(), 0),  # a script that may have run isn't run again behind our back
         )
 
@@ -146,13 +147,14 @@ class Leases:
 
     async def announce(self, peer_id: str, entry: Entry, *, is_late: bool) -> tuple[str, str | None]:
         """The entry that counts now, as stored, and the one before it. A late one gives way to one since then."""
-        given = [peer_id, _without_generation(entry), "1" if is_late else "0", entry.since]
+        given = [self.process, peer_id, _without_generation(entry), "1" if is_late else "0", entry.since]
         stored, before = await self._run(_ANNOUNCE, given)
         return str(stored), before
 
     async def restore(self, peer_id: str, stored: str) -> str:
         """Puts an entry back with its own generation; the entry that counts now."""
-        return str(await self._run(_RESTORE, [peer_id, stored, Entry.from_json(stored).generation]))
+        given = [self.process, peer_id, stored, Entry.from_json(stored).generation]
+        return str(await self._run(_RESTORE, given))
 
     async def remove(self, peer_id: str, stored: str) -> bool:
         """False: it wasn't the newest any more, and is untouched."""
@@ -180,6 +182,14 @@ class Leases:
             raise LeasesLost(f"no answer in {OPERATION_S:.0f} s") from None
         except (RedisError, OSError) as error:
             raise LeasesLost(str(error) or type(error).__name__) from None
+
+
+def connecting(url: str) -> dict[str, Any]:
+    """How every connection to Redis is made. No timeout for each read: a subscription may be idle (the default, five
+    seconds, ends it), the rest has deadlines of ours, and redis-py's own wait_for may eat a cancel on Python 3.11.
+    """
+    options: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": CONNECT_S}
+    return options if url.startswith("unix:") else options | {"socket_keepalive": True}
 
 
 def _entries(stored: dict[str, str]) -> dict[str, Entry]:

@@ -19,7 +19,7 @@ MESSAGE_BYTES = 60 * KIB  # of items, so that a message stays below 64 KiB
 MAX_ITEMS = 256  # in one message
 WINDOW_BYTES = 4 * 1024 * KIB  # sent and not acknowledged
 MAX_WAITING_BYTES = 16 * 1024 * KIB  # answers that wait for room in the window
-MAX_ITEM_BYTES = wire.MAX_BODY_BYTES + 16 * KIB  # a body, its meta, its addresses
+MAX_ITEM_BYTES = wire.MAX_BODY_BYTES + wire.MAX_META_LENGTH + 2 * KIB  # a frame, and its caller's scope
 ITEM_OVERHEAD_BYTES = 64
 TICK_S = 0.1
 ACKNOWLEDGED_TICKS = 10  # counted, not measured: a process that stood still itself blames nobody
@@ -68,6 +68,11 @@ class Pair:
     @property
     def outstanding_bytes(self) -> int:
         return self._unacknowledged_bytes + self._waiting_bytes
+
+    @property
+    def owes_word(self) -> bool:
+        """Whether next_message has something that it hadn't before the last message was received."""
+        return self._owes_now or (bool(self._waiting) and not self.is_doubtful)
 
     def has_room(self, num_bytes: int) -> bool:
         """Whether a request of that size may still be offered."""

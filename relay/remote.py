@@ -157,6 +157,8 @@ class RemotePeer:
         item = framed(scope, wire.encode_frame(request, to=self.peer_id))
         if not self._bus.has_room(self.process, len(item)) or not self._bus.send(self.process, item):
             self._hub.fail(self.link, request.request_id, Code.BUSY, f"{UNREACHABLE}; try again")
+        accounts = self._hub.switchboard.accounts
+        accounts.proved(self.link, self.link.credit.sent)  # whether the peer reads is for its own process to find
 
 
 class RemoteCaller:

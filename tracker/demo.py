@@ -88,7 +88,7 @@ class Mesh:
         self.env = os.environ | {
             "DATA_DIR": str(children.folder / "site"),
             "PUBLIC_URL": self.url,
-            **dict.fromkeys(("RELAY_URL", "RELAY_URLS", "REDIS_URL", "DATABASE_URL", "LOG_FORMAT"), ""),
+            **dict.fromkeys(("RELAY_URL", "RELAY_URLS", "REDIS_URL", "DATABASE_URL", "LOG_FORMAT", "LOG_LEVEL"), ""),
             "DEBUG": "off",
             "ALLOW_PRIVATE_ENDPOINTS": "on",
             "API_KEYS_REQUIRED": "on",

@@ -1,10 +1,17 @@
-"""What people type: durations on the command line, new credentials in the admin."""
+"""What people type: durations on the command line, names and passwords at the admin's door."""
 
 from __future__ import annotations
 
 import argparse
 import re
 from datetime import timedelta
+from typing import Any
+
+from django.contrib.admin.forms import AdminAuthenticationForm
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from tracker import gate
 
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
@@ -18,3 +25,18 @@ def duration(text: str) -> timedelta | None:
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} must be like 30m, 24h, 7d, or never")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+class LoginForm(AdminAuthenticationForm):
+    """The admin's, slowed like all credentials where many bad ones came from the same address."""
+
+    request: HttpRequest
+
+    def clean(self) -> dict[str, Any]:
+        if gate.is_closed(self.request):
+            raise ValidationError("Too many failed attempts came from your address; try again in a few seconds.")
+        try:
+            return super().clean()
+        except ValidationError:
+            gate.failed(self.request, "a password")
+            raise

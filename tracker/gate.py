@@ -31,6 +31,11 @@ def check(request: HttpRequest, text: str) -> None:
         raise ApiError(429, message, code="rate_limited", headers=headers)
 
 
+def is_closed(request: HttpRequest) -> bool:
+    """For what is asked without a credential: a password."""
+    return authenticator.throttle.left_s(address(request)) > 0
+
+
 def failed(request: HttpRequest, text: str) -> None:
     """Nothing was guessed where nothing was brought."""
     if text:

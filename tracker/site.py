@@ -8,12 +8,14 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import URLPattern, URLResolver, path, reverse
 
+from tracker.forms import LoginForm
 from tracker.views import relay
 
 
 class MeshnetSite(admin.AdminSite):
     site_header = site_title = "Meshnet"
     index_title = "Nodes, keys and sessions"
+    login_form = LoginForm
 
     def get_urls(self) -> list[URLResolver | URLPattern]:
         return [path("relay/", self.admin_view(relay.relay_page), name="relay"), *super().get_urls()]

@@ -61,7 +61,7 @@ def connected(site: Site, tls: ssl.SSLContext, name: str, tunnel: Tunnel) -> Ite
     """A node of the echo model, enrolled and on the relay; its peer_id."""
     made = enrol(site, name)
     api = cast(NodeApi, Echo())
-    bridge = RelayHttpBridge(api, made["relay_url"], made["peer_id"], made["node_key"], tls, tunnel)
+    bridge = RelayHttpBridge(api, made["relay_url"], made["peer_id"], made["node_key"], tls, tunnel=tunnel)
     bridge.start()
     try:
         assert bridge.connected.wait(10), f"{name} isn't connected: {site.log()[-2000:]}"
@@ -113,6 +113,9 @@ def _ask(hop: TunnelHop, start: threading.Barrier, until: float, seed: int) -> O
         except HopError as error:
             outcome.failures.append(error.cause)
             time.sleep(0.1)
+            continue
+        if answer.status != 200:
+            outcome.failures.append(": ".join(wire.error_of(answer.status, answer.body)))
             continue
         outcome.took_ms.append((time.monotonic() - began) * 1000)
         outcome.num_bytes += len(body) + len(answer.body)

@@ -87,8 +87,8 @@ class TestNode:
         next_token: Callable[[int, int], int],
         max_chats: int,
         tls: ssl.SSLContext,
-        wire_versions: Sequence[int],
-        prefer: str,
+        wire_versions: Sequence[int] = WIRE_VERSIONS,
+        prefer: str = "relay",
     ) -> None:
         self.peer_id, self.layers = f"{number:032x}", layers
         self.key = key_of(self.peer_id)
@@ -119,7 +119,9 @@ class TestNode:
 
     def connect(self) -> None:
         assert self._relay
-        self.bridge = RelayHttpBridge(self.api, self._relay.ws_url, self.peer_id, self.key, self._tls, self.tunnel)
+        self.bridge = RelayHttpBridge(
+            self.api, self._relay.ws_url, self.peer_id, self.key, self._tls, tunnel=self.tunnel
+        )
         self.bridge.start()
         assert self.bridge.connected.wait(5)
 

@@ -11,6 +11,7 @@ import pytest
 
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
+from nodes.framing import Outgoing
 from relay import wire
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import shared_tls
@@ -191,3 +192,55 @@ def test_an_origin_has_scheme_host_and_port(url: str, origin: tuple[str, str, in
 def test_what_is_no_relay_address_has_no_origin(url: str) -> None:
     with pytest.raises(ValueError):
         origin_of(url)
+
+
+@pytest.mark.parametrize(("picks", "picked"), [([wire.SUBPROTOCOL], wire.SUBPROTOCOL), ([], "")])
+def test_what_the_relay_picks_of_the_offer_is_known_and_none_is_no_failure(picks: list[str], picked: str) -> None:
+    def serve(connection: ServerSocket) -> None:
+        connection.send(connection.receive_data())
+        connection.receive_data()
+
+    with WebSocketServer(serve, picks=picks) as server:
+        connection = Connection(f"{server.url}/ws", "key", shared_tls(), [wire.SUBPROTOCOL])
+        connection.open(Deadline.after(5))
+        assert connection.subprotocol == picked
+        connection.send(bytes(range(256)), Deadline.after(5))
+        assert connection.receive(Deadline.after(5)) == bytes(range(256))
+        connection.close()
+    assert server.sockets[0].headers["sec-websocket-protocol"] == wire.SUBPROTOCOL
+
+
+def test_without_an_offer_no_subprotocol_is_named() -> None:
+    with connected(echo) as (connection, server):
+        assert connection.subprotocol == ""
+        assert "sec-websocket-protocol" not in server.sockets[0].headers
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_what_cant_be_sent_without_waiting_is_left_and_can_be_sent_later(with_tls: bool, tmp_path: Path) -> None:
+    messages = [bytes([number]) * 60_000 for number in range(200)]
+    may_read = threading.Event()
+    received: list[bytes] = []
+
+    def serve(connection: ServerSocket) -> None:
+        assert may_read.wait(10)
+        received.extend(connection.receive_data() for _ in messages)
+        connection.send("all there")
+        connection.receive()
+
+    server_tls, client_tls = tls_pair(tmp_path) if with_tls else (None, shared_tls())
+    with WebSocketServer(serve, server_tls) as server:
+        connection = Connection(f"{server.url}/ws", "key", client_tls)
+        connection.open(Deadline.after(5))
+        num_left = 0
+        for message in messages:
+            num_bytes, rest = connection.send_now(Outgoing.of(message))
+            assert num_bytes > len(message)
+            if rest:
+                num_left += 1
+                may_read.set()
+                connection.send_rest(rest, Deadline.after(10))
+        assert num_left, "twelve megabytes went at once"
+        assert connection.receive(Deadline.after(10)) == "all there"
+        connection.close()
+    assert received == messages

@@ -9,10 +9,12 @@ import pytest
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.dialects import FrameDialect
+from nodes.framing import Outgoing
 from nodes.outbox import MAX_BYTES, Outbox
 from nodes.pulse import Pulse
 from relay import wire
 from relay.wire import Cancel, Chunk, Ping, Pong, Request, Response
+from tests.nodes.websockets import PONG
 
 MIB = wire.MAX_BODY_BYTES
 
@@ -26,21 +28,41 @@ class FakeConnection:
         self.gate.set()
         self.failing = False
         self.is_alive = True
+        self.num_overlapping, self._alone = 0, threading.Lock()
         self.heard_pong: Callable[[int], None] = lambda number: None
         self.was_shut_down = threading.Event()
 
-    def send(self, message: bytes, deadline: Deadline) -> None:
+    def send_message(self, message: Outgoing, deadline: Deadline) -> int:
         assert self.gate.wait(10)
         if self.failing:
             raise ConnectionFailed("cut")
-        frame = wire.decode_frame(message).frame
+        self.num_overlapping += not self._alone.acquire(blocking=False)
+        try:
+            return self._take(message)
+        finally:
+            self._alone.release()
+
+    def _take(self, message: Outgoing) -> int:
+        assert isinstance(message.payload, bytes)
+        if message.opcode == PONG:
+            self.sent.append(message.payload)
+            return 0
+        frame = wire.decode_frame(message.payload).frame
         if not isinstance(frame, Ping):
             self.sent.append(frame)
         elif self.is_alive:
             threading.Thread(target=self.heard_pong, args=(frame.n,)).start()
+        return len(message.payload)
 
-    def pong(self, data: bytes) -> None:
-        self.sent.append(data)
+    def send_now(self, message: Outgoing) -> tuple[int, bytes]:
+        """Where the gate is closed not even the first byte goes."""
+        assert isinstance(message.payload, bytes)
+        if self.gate.is_set():
+            return self.send_message(message, Deadline.after(1)), b""
+        return len(message.payload), message.payload
+
+    def send_rest(self, data: bytes, deadline: Deadline) -> None:
+        self.send_message(Outgoing.of(data), deadline)
 
     def shut_down(self) -> None:
         self.was_shut_down.set()
@@ -126,6 +148,48 @@ def test_a_question_that_is_given_up_before_it_went_out_isnt_sent(connection: Fa
     outbox.cancel("a")
     assert outbox.drain(Deadline.after(5))
     assert connection.sent[-1] == Cancel("a")
+
+
+def test_where_the_line_is_free_a_small_message_goes_out_on_the_thread_that_brings_it(
+    connection: FakeConnection, outbox: Outbox
+) -> None:
+    outbox.offer(Response("a", 200))
+    assert connection.sent == [Response("a", 200)], "nobody had to be woken for it"
+
+
+def test_what_cant_go_at_once_is_written_by_the_other_thread_before_anything_else(
+    connection: FakeConnection, outbox: Outbox
+) -> None:
+    connection.gate.clear()
+    assert outbox.offer(Response("a", 200))
+    outbox.answer_ping(Ping(1))
+    assert outbox.offer(Response("b", 200))
+    assert not connection.sent
+    connection.gate.set()
+
+    assert outbox.drain(Deadline.after(5))
+    assert connection.sent == [Response("a", 200), Pong(1), Response("b", 200)]
+
+
+def test_many_threads_never_write_at_once(outbox: Outbox, connection: FakeConnection) -> None:
+    together = threading.Barrier(8)
+
+    def bring(name: str) -> None:
+        together.wait(5)
+        for number in range(50):
+            outbox.put(Chunk(f"{name}-{number}", b"x" * number), Deadline.after(5))
+
+    threads = [threading.Thread(target=bring, args=(str(number),)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert outbox.drain(Deadline.after(5))
+    assert len(connection.sent) == 400
+    assert not connection.num_overlapping
+    for name in "01234567":
+        mine = [int(chunk.request_id[2:]) for chunk in connection.sent if chunk.request_id.startswith(f"{name}-")]
+        assert mine == list(range(50))
 
 
 def test_over_its_bound_it_says_no_and_never_waits(connection: FakeConnection, outbox: Outbox) -> None:

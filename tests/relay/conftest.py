@@ -1,10 +1,15 @@
-"""A served relay for the tests that want a real one: `manage.py serve` in a process of its own."""
+"""A served relay for the tests that want a real one: `manage.py serve` in a process of its own.
+
+With RELAY_TEST_SERVER=uvicorn it is uvicorn: what isn't about `manage.py serve` itself passes there too.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,13 +21,16 @@ import websocket
 from tests.lab.processes import Process, environment, manage_py
 from tests.relay.credentials import credential
 
+ON_UVICORN = os.environ.get("RELAY_TEST_SERVER") == "uvicorn"
+SERVER = [sys.executable, "-m", "tests.relay.on_uvicorn"] if ON_UVICORN else [*manage_py(), "serve", "--port", "0"]
+
 
 class Relay:
     """One serve process, and sockets to it that end with the test."""
 
     def __init__(self, *options: str, **env: str) -> None:
         self.env = {"DJANGO_SETTINGS_MODULE": "tests.relay.settings", **env}
-        self.process = Process([*manage_py(), "serve", "--port", "0", *options], environment(**self.env))
+        self.process = Process([*SERVER, *options], environment(**self.env))
         port = self.process.wait_for(r"Listening on http://127\.0\.0\.1:(\d+)")[1]
         self.url, self.http_url = f"ws://127.0.0.1:{port}", f"http://127.0.0.1:{port}"
         self.credential = credential
@@ -86,6 +94,8 @@ def relay(shared_relay: Relay) -> Iterator[Relay]:
 @pytest.fixture
 def own_relay() -> Iterator[Relay]:
     """A process that the test may stop."""
+    if ON_UVICORN:
+        pytest.skip("uvicorn stops in its own way")
     relay = Relay("--grace", "5")
     yield relay
     relay.close_sockets()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import asdict
 
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.core.asgi import get_asgi_application
 from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.urls import path
 
-from relay import auth, client, metrics, presence, wire
+from relay import auth, client, metrics, presence, report, wire
 from relay.cluster import InCluster
 
 application_of_http = get_asgi_application()
@@ -37,6 +38,10 @@ async def figures(request: HttpRequest) -> JsonResponse:
     return JsonResponse(figures)
 
 
+async def connected(request: HttpRequest) -> JsonResponse:
+    return JsonResponse({row.peer_id: asdict(row) for row in report.rows()})
+
+
 def revoke(request: HttpRequest, peer_id: str) -> JsonResponse:
     """Synchronous, as the admin's views are."""
     auth.forget(peer_id)
@@ -46,6 +51,7 @@ def revoke(request: HttpRequest, peer_id: str) -> JsonResponse:
 urlpatterns = [
     path("call/<str:peer_id>", call),
     path("figures", figures),
+    path("connected", connected),
     path("revoke/<str:peer_id>", revoke),
 ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import websocket
 
 from relay import envelope
-from relay.wire import Answer, Cancel, Request, Response
+from relay.wire import Answer, Cancel, Request, Response, WireError
 from tests.lab.redis import Redis
 from tests.relay.conftest import Relay
 from tests.relay.ends import told
@@ -42,6 +42,9 @@ class Site:
     def close_sockets(self) -> None:
         for relay in self.relays.values():
             relay.close_sockets()
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {name}\n{relay.process.output}" for name, relay in self.relays.items())
 
     def close(self) -> None:
         self.close_sockets()
@@ -97,7 +100,7 @@ class Serving:
         return [frame for frame in self.heard if isinstance(frame, kind)]
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError, ValueError, AssertionError, websocket.WebSocketException):
+        with contextlib.suppress(OSError, AssertionError, WireError, websocket.WebSocketException):  # its end
             while True:
                 frame = told(self.ws)
                 with self._changed:

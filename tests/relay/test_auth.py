@@ -149,12 +149,12 @@ async def test_an_address_with_many_bad_credentials_waits_and_then_is_told_so(
 ) -> None:
     for _ in range(5):
         with pytest.raises(WireError):
-            await authenticator.identify("bad", "addr")
+            await authenticator.identify("bad", "2001:db8::1")
     monkeypatch.setattr(auth, "MAX_WAITING_PER_ADDRESS", 1)
-    waiting = asyncio.create_task(authenticator.identify("good", "addr"))
+    waiting = asyncio.create_task(authenticator.identify("good", "2001:db8::2"))
     await asyncio.sleep(0)
     with pytest.raises(WireError, match="in a minute") as caught:
-        await authenticator.identify("good", "addr")
+        await authenticator.identify("good", "2001:db8::3")  # of the same household
     assert caught.value.code is Code.RATE_LIMITED
     assert await authenticator.identify("good", "elsewhere") == NODE
     assert await waiting == NODE

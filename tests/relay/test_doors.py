@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,22 +157,3 @@ def test_a_hop_through_a_kept_socket_takes_milliseconds(relay: Relay) -> None:
         times.append(time.perf_counter() - started)
     assert sorted(times)[25] < 0.02
     served()
-
-
-def resident_mib(pid: int) -> float:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024
-
-
-def test_a_peer_that_stops_reading_pins_little_memory_and_its_callers_are_told(relay: Relay) -> None:
-    """Callers that leave, so that their requests are over; the peer's unread bytes aren't."""
-    relay.register("aa11")  # and never reads again
-    before, statuses = resident_mib(relay.process.pid), []
-    message = envelope.encode(wire.Request("1", "POST", "/forward", {}, b"\xff" * wire.MAX_BODY_BYTES, deadline_ms=50))
-    for _ in range(60):
-        caller = relay.connect("/rpc/aa11", relay.credential("cc33"))
-        caller.send(message)
-        statuses.append(hear(caller).status)
-        caller.close()
-    assert (statuses.count(504), statuses.count(429)) == (7, 53)
-    assert resident_mib(relay.process.pid) - before < 64

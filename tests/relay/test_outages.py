@@ -122,6 +122,8 @@ def test_without_redis_local_traffic_goes_on_the_rest_fails_fast_and_all_is_back
     assert status == 503
     assert took_s < AT_ONCE_S
     assert outcome(near)[0] == 200
+    assert set(site.b.get("/figures").json()["where"]) == {"aa11", "bb22"}
+    assert site.a.get("/figures").elapsed.total_seconds() < AT_ONCE_S
     site.redis.start()
     wait_until_known(site.a, "aa11", "ws://b.example", BACK_S)
     wait_until_known(site.a, "bb22", "ws://b.example", BACK_S)
@@ -209,10 +211,10 @@ def test_churn_leaves_a_bounded_number_of_keys(site: Site) -> None:
             relay.register(f"{number % 3}{number % 3}").close()
     with redis.Redis.from_url(site.redis.url, decode_responses=True) as store:
         until = time.monotonic() + DEAD_S
-        while store.hlen(PEERS) or len(store.keys(f"{PROCESS}*")) > 2:
-            assert time.monotonic() < until
+        while (left := store.hgetall(PEERS)) or len(store.keys(f"{PROCESS}*")) > 2:
+            assert time.monotonic() < until, (left, store.mget(store.keys(f"{PROCESS}*")), site.logs())
             time.sleep(0.05)
-        assert {key for key in store.keys() if not key.startswith(PROCESS)} <= {CHANGE, PROCESSES}
+        assert {key for key in store.keys("*") if not key.startswith(PROCESS)} <= {CHANGE, PROCESSES}
 
 
 def test_a_process_and_a_peer_that_are_idle_for_15_s_stay(idle: Idle) -> None:

@@ -186,6 +186,20 @@ async def test_a_process_that_was_given_up_puts_its_peers_back(server: Redis, b:
     await frozen.leases.close()
 
 
+async def test_what_a_process_says_after_it_was_given_up_is_swept_too(
+    server: Redis, b: Member, store: redis.Redis
+) -> None:
+    """As when it is killed between a registration and the next renewal of its lease."""
+    doomed = Member(server.url, "doomed", LEASE_S)
+    doomed.register("aa11")
+    await doomed.announcements.settle()
+    await b.turn()
+    await b.turn()
+    assert b.directory.entry("aa11") is None
+    assert store.hgetall(PEERS) == {}
+    await doomed.leases.close()
+
+
 async def test_redis_without_its_data_is_told_everything_again_and_counts_on(
     a: Member, b: Member, store: redis.Redis
 ) -> None:

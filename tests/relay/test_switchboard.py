@@ -11,7 +11,7 @@ from relay import wire
 from relay.credit import OVERHEAD_BYTES
 from relay.links import Close, Link, Send
 from relay.switchboard import Switchboard
-from relay.wire import Cancel, Chunk, Code, End, Error, Request, Response
+from relay.wire import Cancel, Chunk, Code, End, Error, Ping, Request, Response
 
 Board = Switchboard[str]
 MIB = 1024 * 1024
@@ -308,6 +308,120 @@ def test_a_caller_cannot_open_sockets_without_end(board: Board) -> None:
     caller(board, "c")
     board.detach(links[0], now=0)
     caller(board)
+
+
+def test_a_process_has_room_for_so_many_sockets_requests_and_bytes(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once 503, whoever asks; but the tracker is never kept from asking by others' sockets."""
+    a, _, _ = caller(board), peer(board, "b"), peer(board, "c")
+    monkeypatch.setattr(wire, "MAX_SOCKETS_PER_PROCESS", 3)
+    with pytest.raises(wire.WireError, match="3 sockets are open here") as caught:
+        caller(board, "d")
+    assert caught.value.code is Code.BUSY
+    tracker = caller(board, wire.TRACKER, "")
+    monkeypatch.setattr(wire, "MAX_IN_FLIGHT_PER_PROCESS", 2)
+    board.request(a, "b", forward("1"), now=0)
+    board.request(tracker, "c", forward("1"), now=0)
+    assert the_error(board.request(a, "b", forward("2"), now=0), a, "2") == Code.BUSY
+    assert the_error(board.request(tracker, "b", forward("2"), now=0), tracker, "2") == Code.BUSY
+    monkeypatch.setattr(wire, "MAX_IN_FLIGHT_PER_PROCESS", 100)
+    monkeypatch.setattr(wire, "MAX_BYTES_PER_PROCESS", 2 * OVERHEAD_BYTES + MIB)
+    assert the_error(board.request(a, "b", forward("2", body=b"x" * MIB), now=0), a, "2") == Code.BUSY
+    board.answer(board.peers["b"], Response("x1", 200), now=0)
+    assert board.request(a, "b", forward("2", body=b"x" * MIB), now=0)[0].link is board.peers["b"]
+
+
+def test_a_cancel_of_the_caller_reaches_the_peer_and_frees_the_id(board: Board) -> None:
+    a, b = caller(board), peer(board)
+    board.request(a, "b", forward(), now=0)
+    assert board.cancel(a, "1", now=0) == [Send(b, Cancel("x1"), "a")]
+    assert board.cancel(a, "1", now=0) == []
+    assert board.outcomes == {"cancelled": 1}
+    assert board.request(a, "b", forward(), now=0)[0].link is b
+
+
+def test_a_failed_way_to_the_peer_ends_the_one_request_that_took_it(board: Board) -> None:
+    a, b = caller(board), peer(board)
+    board.request(a, "b", forward("1"), now=0)
+    board.request(a, "b", forward("2"), now=0)
+    effects = board.fail(b, "x1", Code.BUSY, "later", now=0)
+    assert the_error(effects, a, "1") == Code.BUSY
+    assert board.fail(b, "x1", Code.BUSY, "later", now=0) == []
+    assert list(board.flights) == ["x2"]
+
+
+def test_a_peer_of_another_process_is_found_and_checked_like_any(board: Board) -> None:
+    far, a, stranger = board.attach("b", "m", "the bus"), caller(board), caller(board, "c", "other")
+    board.remote = lambda peer_id: far if peer_id == "b" else None
+    assert passed_on(board.request(a, "b", forward(), now=0), far).sender == "a"
+    assert the_error(board.request(stranger, "b", forward(), now=0), stranger) == Code.NOT_FOUND
+    assert the_error(board.request(a, "z", forward("2"), now=0), a, "2") == Code.NOT_FOUND
+
+
+def tunnel(board: Board, peer_id: str) -> Link[str]:
+    link = board.attach(peer_id, "m", f"tunnel of {peer_id}", version=2)
+    board.register(link, since=0.0)
+    return link
+
+
+def test_a_ping_follows_each_mebibyte_and_its_pong_gives_the_room_back(board: Board) -> None:
+    a, b = caller(board), tunnel(board, "b")
+    sent = [board.request(a, "b", forward(str(n), body=b"x" * MIB), now=0) for n in range(7)]
+    pings = [effect.frame for effects in sent for effect in effects[1:] if isinstance(effect, Send)]
+    assert [type(ping) for ping in pings] == [Ping] * 7
+    for number in range(7):
+        board.cancel(a, str(number), now=0)
+    assert the_error(board.request(a, "b", forward("x", body=b"x" * MIB), now=0), a, "x") == Code.PEER_BUSY
+    board.pong(b, pings[-1].n, now=0)  # type: ignore[union-attr]
+    assert board.request(a, "b", forward("y", body=b"x" * MIB), now=0)[0].link is b
+
+
+def test_an_asker_that_reads_no_answers_may_not_go_on_asking(board: Board) -> None:
+    a, b = tunnel(board, "a"), peer(board)
+    for number in range(1, 9):
+        board.request(a, "b", forward("1"), now=0)
+        board.answer(b, Response(f"x{number}", 200, {}, b"x" * MIB), now=0)
+    assert the_error(board.request(a, "b", forward("1"), now=0)[:1], a) == Code.RATE_LIMITED
+
+
+def test_a_beat_pings_who_was_quiet_and_closes_who_answers_none(board: Board) -> None:
+    a, b, old = tunnel(board, "a"), tunnel(board, "b"), peer(board, "c")
+    assert board.beat(now=8.9) == []
+    pings = {effect.link: effect.frame for effect in board.beat(now=9) if isinstance(effect, Send)}
+    assert set(pings) == {a, b}
+    assert old not in pings, "version 1 has the server's own"
+    board.pong(a, pings[a].n, now=9.1)  # type: ignore[union-attr]
+    closed = [effect.link for effect in board.beat(now=19) if isinstance(effect, Close)]
+    assert closed == [b]
+
+
+def test_connections_that_replace_each_other_have_to_pause_and_are_forgiven(board: Board) -> None:
+    for number in range(7):
+        assert board.pause_s("b", now=0) == (3 if number == 6 else 0)
+        board.register(board.attach("b", "m", "another"), since=0.0, now=0)
+    assert board.pause_s("b", now=0) == 3
+    assert board.pause_s("b", now=1) == 2
+    assert board.pause_s("c", now=0) == 0
+    assert board.pause_s("b", now=11) == 0
+    assert board.peers["b"].replaced == 6
+
+
+def test_generations_rise_with_the_clock_and_without_it(board: Board) -> None:
+    numbers = []
+    for since in (5.0, 5.0, 4.0, 6.0):
+        link = board.attach("b", "m", "another")
+        board.register(link, since=since)
+        numbers.append(link.generation)
+    assert numbers == [5000, 5001, 5002, 6000]
+
+
+def test_draining_tells_those_that_can_be_told_to_move(board: Board) -> None:
+    a, b = tunnel(board, "a"), peer(board)
+    drain = wire.Drain(500, 5000)
+    assert board.drain(drain, now=0) == [Send(a, drain)]
+    assert board.draining
+    assert b in board.links
 
 
 def test_draining_refuses_what_is_new_and_lets_go_on_what_is_in_flight(board: Board) -> None:

@@ -196,6 +196,8 @@ def test_an_answer_over_the_limit_is_too_large_to_the_asker_and_both_sockets_liv
 
 
 BAD = [
+    (b"\x02", "", Code.BAD_REQUEST),
+    (b"\x02\x01\xff", "", Code.BAD_REQUEST),
     (b"\x02\x01\x00\x02{}", "", Code.BAD_REQUEST),
     (b'\x02\x01\x00\x0a{"id":"1"}', "1", Code.BAD_REQUEST),
     (b"\x02\x63\x00\x02{}", "", Code.BAD_REQUEST),

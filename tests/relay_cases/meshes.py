@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from nodes import weights
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
+from nodes.tunnel import Tunnel
 from relay import headers as names
+from relay.wire import PING_S
 from tests.lab.postgres import Postgres
 from tests.lab.processes import Process, free_port, manage_py
 from tests.lab.redis import Redis
@@ -32,14 +35,30 @@ def peer_id_of(number: int) -> str:
     return f"{number:032x}"
 
 
+@dataclass
+class Bridged:
+    """A node's own connection to a relay; `tunnel` asks over it, where it speaks version 2."""
+
+    peer_id: str
+    bridge: RelayHttpBridge
+    tunnel: Tunnel
+
+    @property
+    def connected(self) -> threading.Event:
+        return self.bridge.connected
+
+
 @contextlib.contextmanager
-def bridges(ws_url: str, number: int = 1, backoff_s: float | None = None) -> Iterator[list[RelayHttpBridge]]:
+def bridges(
+    ws_url: str, number: int = 1, *, version: int = 2, ping_s: float = PING_S, backoff_s: float | None = None
+) -> Iterator[list[Bridged]]:
     """Connecting when this begins. Their peer ids: `peer_id_of(1)` and so on. `backoff_s`: instead of a node's own."""
     with contextlib.ExitStack() as stack:
         made = []
         for index in range(1, number + 1):
             node = TestNode(index, (2, 4), 4, Signer(), None, lambda *_: 0, 8, shared_tls(), [1], "relay")
             stack.callback(node.close)
+            tunnel = Tunnel()
             bridge = RelayHttpBridge(
                 node.api,
                 f"{ws_url}/ws",
@@ -47,11 +66,13 @@ def bridges(ws_url: str, number: int = 1, backoff_s: float | None = None) -> Ite
                 credential(node.peer_id),
                 shared_tls(),
                 backoff=Backoff(backoff_s, backoff_s) if backoff_s else None,
+                tunnel=tunnel if version == 2 else None,
+                ping_s=ping_s,
             )
             stack.callback(bridge.stop, Deadline.after(5))
-            made.append(bridge)
-        for bridge in made:
-            bridge.start()
+            made.append(Bridged(node.peer_id, bridge, tunnel))
+        for bridged in made:
+            bridged.bridge.start()
         yield made
 
 

@@ -18,7 +18,7 @@ from tests.lab.redis import Redis
 from tests.relay.credentials import SCOPE, credential
 
 LANGUAGES: dict[int, Any] = {1: record, 2: tunnel}
-VERSIONS = [1]  # TODO
+VERSIONS = sorted(LANGUAGES)
 
 
 def echo(envelope: ends.Envelope, body: bytes) -> ends.Answer:

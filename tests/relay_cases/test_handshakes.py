@@ -15,10 +15,11 @@ import pytest
 
 from nodes.deadline import Deadline
 from nodes.hops import Dialler, HopError
+from relay.wire import SUBPROTOCOL
 from tests.lab.ends import eventually
 from tests.lab.faultproxy import DOWN, FaultProxy
 from tests.nodes.meshes import shared_tls
-from tests.nodes.websockets import Ended, ServerSocket, WebSocketServer
+from tests.nodes.websockets import BINARY, TEXT, Ended, ServerSocket, WebSocketServer
 from tests.relay.credentials import credential
 from tests.relay_cases.meshes import bridges, peer_id_of
 from tests.relay_cases.served import Served
@@ -70,9 +71,9 @@ def silence_after_the_upgrade(proxy: FaultProxy, prefix: str) -> Iterator[None]:
     def listen(connection: ServerSocket) -> None:
         with suppress(Ended):
             while True:
-                connection.receive()
+                connection.receive_data(TEXT if prefix == "/rpc" else BINARY)
 
-    with WebSocketServer(listen) as server, in_place_of_the_relay(proxy, server.port):
+    with WebSocketServer(listen, picks=[SUBPROTOCOL]) as server, in_place_of_the_relay(proxy, server.port):
         yield
 
 

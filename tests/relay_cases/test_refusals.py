@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import requests
 
-from tests.lab.ends import Envelope
+from tests.lab import record, tunnel
+from tests.lab.ends import End, Envelope
+from tests.relay.credentials import credential
 from tests.relay_cases.meshes import RealMesh
-from tests.relay_cases.served import LANGUAGES, World, echo, resident_mib
+from tests.relay_cases.served import LANGUAGES, Deployment, Served, World, echo, resident_mib
 
 BAD_TARGETS = [
     ("POST", "/../admin"),
@@ -175,3 +177,41 @@ def test_a_node_of_another_protocol_is_told_which_side_to_upgrade_and_the_others
     assert (answer.status_code, answer.json()["error"]["code"]) == (426, "upgrade")
     assert advice in answer.json()["error"]["message"]
     assert mesh.model in mesh.site.model_names()
+
+
+@pytest.mark.parametrize("first", [b"\x03\x08\x00\x02{}", b"\x01\x08\x00\x02{}", b"{}"], ids=["+1", "-1", "none"])
+def test_a_frame_of_another_wire_version_is_told_to_upgrade_and_the_others_go_on(served: Served, first: bytes) -> None:
+    """N12."""
+    with World(Deployment(served, served), 2) as world:
+        world.peer(serve=echo)
+        caller = world.caller()
+        other = Tongue(f"{served.ws_url}/ws", credential("bb22"))
+        other.say_raw(first)
+        status, code = other.wait_for_end()
+        assert (status, code) == (426, 4406)
+        assert other.farewell
+        assert "upgrade" in other.farewell.body.decode()
+        assert caller.asked("1", b"x").body == b"x"
+        assert "bb22" not in world.present()
+
+
+def test_a_client_that_offers_only_versions_to_come_is_told_to_upgrade(served: Served) -> None:
+    """N12."""
+    other = Tomorrows(f"{served.ws_url}/ws", credential("bb22"))
+    assert other.wait_for_end() == (426, 4406)
+    assert other.farewell
+    assert "upgrade" in other.farewell.body.decode()
+
+
+class Tomorrow(record.Record):
+    subprotocols = ["meshnet.v3"]
+
+
+class Tomorrows(End):
+    language = Tomorrow()
+
+
+class Tongue(End):
+    """An end that says what it likes."""
+
+    language = tunnel.Frames()

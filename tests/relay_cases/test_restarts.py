@@ -16,15 +16,25 @@ from tests.lab.ends import eventually
 from tests.lab.faultproxy import FaultProxy
 from tests.lab.site import Site, events
 from tests.relay_cases.meshes import RealMesh, SplitSite, bridges, peer_id_of
-from tests.relay_cases.served import Deployment, Served, World
+from tests.relay_cases.served import Deployment, Served, World, echo, two_processes
 
 NUM_NODES = 20
+
+
+LEASE_S = 5.0  # for so long a dead process may be believed in
+LATE_S = 1.0  # how late a busy machine may notice
 
 
 @pytest.fixture(scope="module")
 def own_served() -> Iterator[Served]:
     with Served() as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def own_pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with two_processes(tmp_path_factory.mktemp("own-redis")) as pair:
+        yield pair
 
 
 def is_reached(world: World, number: int) -> bool:
@@ -44,7 +54,10 @@ def is_reached(world: World, number: int) -> bool:
 
 def test_after_kill_9_and_a_restart_every_call_reaches_the_peers_new_socket(own_served: Served, version: int) -> None:
     """R3. And until then it is told so: no call is left without an outcome."""
-    with bridges(own_served.ws_url, 3) as nodes, World(Deployment(own_served, own_served), version) as world:
+    with (
+        bridges(own_served.ws_url, 3, version=version) as nodes,
+        World(Deployment(own_served, own_served), version) as world,
+    ):
         assert all(node.connected.wait(5) for node in nodes)
         waiting = world.caller(peer_id_of(1), "dd44")
         assert waiting.asked("before", method="GET", path="/health").status == 200
@@ -68,6 +81,28 @@ def test_nodes_come_back_to_a_restarted_relay_by_themselves_and_not_all_at_once(
         assert len(attempts) < 6 * NUM_NODES
         busiest = max(sum(at <= other < at + 0.1 for other in attempts) for at in attempts)
         assert busiest < NUM_NODES * 3 / 4
+
+
+def test_calls_to_a_killed_process_fail_within_its_lease_and_reach_it_again_when_it_is_back(
+    own_pair: Deployment, version: int
+) -> None:
+    """R3, R10. 503 for what the dead process hadn't acknowledged yet, 502 for what it had: its lease ends first."""
+    callers_at, peers_at = own_pair.callers_at, own_pair.peers_at
+    with World(own_pair, version) as world:
+        peer, caller = world.peer(), world.caller()
+        for number in range(5):
+            caller.ask(str(number), b"work")
+        peer.wait_for_requests(5)
+        peers_at.kill()
+        killed = time.monotonic()
+        assert {caller.hear(10).status for _ in range(5)} <= {502, 503}
+        assert time.monotonic() - killed < LEASE_S + LATE_S
+        eventually(lambda: caller.asked("gone").status == 404, killed + LEASE_S + LATE_S - time.monotonic())
+        assert world.present() <= {"cc33"}
+        peers_at.start()
+        world.peer(serve=echo)
+        assert caller.asked("back", b"here").body == b"here"
+    assert callers_at.is_running
 
 
 class Load:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,8 @@ from django.contrib import admin
 from django.test import Client
 from django.utils import timezone
 
+from relay.auth import authenticator
+from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import credentials
@@ -50,6 +53,21 @@ def test_only_staff_see_the_admin(client: Client, django_user_model: Any) -> Non
     assert client.get("/admin/").status_code == 302
     client.force_login(django_user_model.objects.create_user("somebody"))
     assert client.get(url(Node)).status_code == 302
+
+
+def test_passwords_are_tried_slowly(client: Client, django_user_model: Any) -> None:
+    django_user_model.objects.create_superuser("operator", password="right")
+
+    def log_in(password: str) -> Any:
+        return client.post("/admin/login/?next=/admin/", {"username": "operator", "password": password})
+
+    assert "Please enter the correct" in log_in("wrong").content.decode()
+    for _ in range(11):
+        authenticator.throttle.failed("127.0.0.1")
+    for password in ("wrong", "right"):
+        assert "Too many failed attempts" in log_in(password).content.decode()
+    authenticator.throttle = Throttle(time.monotonic)
+    assert log_in("right").status_code == 302
 
 
 def test_a_node_shows_its_status_with_the_reason_its_layers_and_its_reach(operator: Client, rows: None) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.db.backends.postgresql.base import DatabaseWrapper
+from django.db.utils import ConnectionHandler
+from pytest_django import DjangoDbBlocker
 
+from meshweb.databases import from_url
 from tests.lab.postgres import Postgres
 from tests.lab.processes import ROOT, environment, manage
 
@@ -17,9 +21,14 @@ SLOW = "wrong or strangers or version or clamped or differs or dialled or proved
 
 
 @pytest.fixture(scope="module")
-def database_url() -> Iterator[str]:
+def server() -> Iterator[Postgres]:
     with Postgres() as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture
+def database_url(server: Postgres) -> str:
+    return server.url
 
 
 def test_commands_run_and_end_with_nothing_to_say_of_their_pool(database_url: str, tmp_path: Path) -> None:
@@ -44,3 +53,21 @@ def test_nodes_join_and_chats_are_kept_books_of_as_on_sqlite(database_url: str, 
         timeout=150,
     )
     assert run.returncode == 0, run.stdout[-6000:]
+
+
+def test_a_database_that_was_restarted_costs_no_request(
+    server: Postgres, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> None:
+    connection = ConnectionHandler({"default": from_url(server.url, tmp_path / "none")})["default"]
+    assert isinstance(connection, DatabaseWrapper)
+    with django_db_blocker.unblock():
+        for _ in range(2):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+            connection.close()  # back to the pool, as at the end of a request
+            server.stop()
+            server.start()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+        connection.close()
+        connection.close_pool()

@@ -44,9 +44,10 @@ def peer_stories() -> list[dict[str, Any]]:
 
 
 def _story(row: Row, node_pk: int | None, name: str) -> dict[str, Any]:
+    figures = row.figures
     return asdict(row) | {
         "name": name,
         "node_pk": node_pk,
         "since": datetime.fromtimestamp(row.since, UTC),
-        "rtt_ms": None if row.rtt_s is None else row.rtt_s * 1000,
+        "rtt_ms": None if figures is None or figures.rtt_s is None else figures.rtt_s * 1000,
     }

@@ -75,13 +75,14 @@ def test_figures_are_written_with_their_units(
     operator: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDIS_URL = "redis://127.0.0.1:6379/0"
-    here = report.Row("ab" * 16, "tiny", "wss://a.example.org", "203.0.113.9", 2, 1.8e9, 4, 1536, 2**20, 0.01234, 0)
-    elsewhere = report.Row("cd" * 16, "tiny", "wss://b.example.org", "", 1, 1.8e9)
+    figures = report.Figures(4, 1536, 2**20, 0.01234, 0)
+    here = report.Row("ab" * 16, "tiny", "wss://a.example.org", "203.0.113.9", 2, 1.8e9, figures)
+    elsewhere = report.Row("cd" * 16, "tiny", "wss://b.example.org", "", 1, 1.8e9, None)
     monkeypatch.setattr(report, "rows", lambda: [here, elsewhere])
     _, first, second = cells(page(operator, live=""))
     assert first[:3] == ["abababab", "tiny", "wss://a.example.org"]
     assert first[3:] == ["2027-01-15 08:00:00", "203.0.113.9", "v2", "4", "1.5 KB", "1.0 MB", "12.3 ms", "0"]
-    assert second[3:] == ["2027-01-15 08:00:00", "–", "v1", "–", "–", "–", "–", "–"]
+    assert second[3:] == ["2027-01-15 08:00:00", "–", "v1", "not told yet by its process"]
 
 
 def test_it_refreshes_itself_by_its_live_part(operator: Client, make_node: MakeNode, connect: Connect) -> None:

@@ -4,6 +4,8 @@ BIN := .venv/bin
 # Passed on to pip, so that a machine without a GPU can take PyTorch's small CPU build (see README).
 PIP_ARGS ?=
 export PIP_ARGS
+# Test processes; each runs whole files.
+TEST_PROCESSES ?= 2
 MODEL := smollm2-135m-instruct
 
 .PHONY: setup demo test test-uvicorn style types services format
@@ -15,7 +17,7 @@ demo: setup
 
 test: setup .venv/.dev
 	@$(BIN)/python -m tests.lab.services
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 # The relay's tests once more, on another server.
 test-uvicorn: setup .venv/.dev

@@ -27,6 +27,15 @@ logger = logging.getLogger(__name__)
 Message = str | bytes  # as it comes from the socket: text in version 1, binary in version 2
 
 
+class Early:
+    """What waits for credentials to be checked, over all sockets of the process."""
+
+    num_bytes = 0
+
+
+early = Early()
+
+
 class Door(AsyncConsumer):
     """Accepted always, so that a refusal can be read; then admitted or refused."""
 
@@ -62,6 +71,7 @@ class Door(AsyncConsumer):
             hear_now(None)
             metrics.open_sockets[self.version] -= is_counted
             self.settled()
+            self._take_early()
             if self._checking:
                 self._checking.cancel()
             self.outbox.drop()
@@ -145,6 +155,8 @@ class Door(AsyncConsumer):
         )
         headers = self.scope["headers"]
         self.address = str((self.scope.get("client") or ("",))[0])
+        if sum(metrics.open_sockets.values()) >= wire.MAX_SOCKETS_PER_PROCESS:
+            return self.refuse(Code.BUSY, "too many sockets are open here; try again later")
         if version is None:
             return self.refuse(Code.UPGRADE, f"{subprotocol} isn't spoken here; upgrade to {wire.SUBPROTOCOL}")
         try:
@@ -179,8 +191,7 @@ class Door(AsyncConsumer):
         if self.version == 2:
             self.outbox.limit(lambda: link.credit.unread - self.outbox.num_bytes <= wire.MAX_BYTES_IN_FLIGHT)
         self.admitted(link)
-        early, self._early = self._early, []
-        for message in early:
+        for message in self._take_early():
             if not self.is_closing:
                 self._heard(link, message)
 
@@ -193,8 +204,16 @@ class Door(AsyncConsumer):
             self.refuse(
                 Code.TOO_LARGE, f"more than {self.max_early_bytes} bytes came before the credential was checked"
             )
+        elif early.num_bytes + len(message) > wire.MAX_BYTES_IN_FLIGHT:
+            self.refuse(Code.BUSY, "too much waits for credentials to be checked; try again")
         else:
+            early.num_bytes += len(message)
             self._early.append(message)
+
+    def _take_early(self) -> list[Message]:
+        taken, self._early = self._early, []
+        early.num_bytes -= sum(map(len, taken))
+        return taken
 
     def _heard(self, link: Link[Edge], message: Message) -> None:
         link.bytes_in += len(message)

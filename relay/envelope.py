@@ -48,6 +48,8 @@ from relay.wire import (
 
 LARGE_TEXT_BYTES = 64 * KIB  # from here on text goes as base64 where JSON's escapes would take more room than that
 
+MAX_QUOTES = 1000  # of a long message; an envelope with every header has some 150
+
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 _TEXT_TYPES = ("application/json", "text/")
 
@@ -86,7 +88,7 @@ def encode(frame: Frame, *, to_peer: bool = False) -> str:
 
 def decode_request(text: str) -> Request:
     """A request from a caller, or from the relay to a peer. Checks everything but whether it may be served."""
-    message = parsed_object(text)
+    message = _parsed(text)
     request_id = _request_id(message)
     method, path, headers, deadline_ms = checked_request(message, request_id)
     sender = message.get("from", "")
@@ -97,7 +99,7 @@ def decode_request(text: str) -> Request:
 
 def decode_answer(text: str) -> Answer:
     """An answer from a peer, or from the relay to a caller. One with request_id "" speaks of the socket as a whole."""
-    message = parsed_object(text)
+    message = _parsed(text)
     if message.get("type") == "error":
         return _error(message)
     request_id = _request_id(message)
@@ -115,7 +117,7 @@ def decode_answer(text: str) -> Answer:
 
 def decode_peer(text: str) -> Request | Cancel:
     """What the relay sends a registered peer."""
-    message = parsed_object(text)
+    message = _parsed(text)
     if message.get("type") == "relay-http-cancel":
         return Cancel(_request_id(message))
     if message.get("type") == "relay-http-request":
@@ -131,7 +133,7 @@ def encode_error(code: Code, message: str) -> str:
 
 def decode_register(text: str) -> str:
     """The peer_id that a peer's first message names."""
-    message = parsed_object(text)
+    message = _parsed(text)
     peer_id = message.get("peer_id")
     if message.get("type") != "register" or not isinstance(peer_id, str):
         raise WireError(Code.BAD_REQUEST, 'the first message must be {"type":"register","peer_id":"…"}')
@@ -141,6 +143,15 @@ def decode_register(text: str) -> str:
 def encode_registered(peer_id: str, relay_addr: str) -> str:
     welcome = {"type": "registered", "peer_id": peer_id, "relay_addr": relay_addr, "limits": limits()}
     return _dump(welcome)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """A long message is long because of one string: a megabyte of brackets would become a hundred of objects."""
+    if len(text) > LARGE_TEXT_BYTES:
+        strings = text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
+        if strings.count('"') > MAX_QUOTES or sum(map(len, strings.split('"')[::2])) > MAX_META_BYTES:
+            raise WireError(Code.BAD_REQUEST, "the message is long, and not because of its body")
+    return parsed_object(text)
 
 
 def _request_id(message: dict[str, Any]) -> str:
@@ -161,15 +172,16 @@ def _error(message: dict[str, Any]) -> Response:
 def _bytes(message: dict[str, Any], key: str, request_id: str) -> bytes:
     """The bytes under `key` (text) or `key`_base64; both absent: empty."""
     encoded, text = message.get(f"{key}_base64"), message.get(key)
+    given = encoded if encoded is not None else "" if text is None else text
     try:
-        if encoded is not None:
-            data = base64.b64decode(encoded, validate=True)
-        else:
-            data = (text if text is not None else "").encode()
+        least_bytes = len(given) * 3 // 4 - 2 if encoded is not None else len(given)
+        if least_bytes <= MAX_BODY_BYTES:
+            data = base64.b64decode(given, validate=True) if encoded is not None else given.encode()
+            least_bytes = len(data)
     except (ValueError, TypeError, AttributeError):
         raise WireError(Code.BAD_REQUEST, f"{key}_base64 is not base64, or {key} not text", request_id) from None
-    if len(data) > MAX_BODY_BYTES:
-        raise WireError(Code.TOO_LARGE, f"{key} is {len(data)} bytes; the limit is {MAX_BODY_BYTES}", request_id)
+    if least_bytes > MAX_BODY_BYTES:
+        raise WireError(Code.TOO_LARGE, f"{key} is {least_bytes} bytes; the limit is {MAX_BODY_BYTES}", request_id)
     return data
 
 

@@ -19,6 +19,7 @@ MESSAGE_BYTES = 60 * KIB  # of items, so that a message stays below 64 KiB
 MAX_ITEMS = 256  # in one message
 WINDOW_BYTES = 4 * 1024 * KIB  # sent and not acknowledged
 MAX_WAITING_BYTES = 16 * 1024 * KIB  # answers that wait for room in the window
+SMALL_BYTES = 4 * KIB  # up to that size there is room for a MiB more: for the errors and cancels of what is refused
 MAX_ITEM_BYTES = wire.MAX_BODY_BYTES + wire.MAX_META_LENGTH + 2 * KIB  # a frame, and its caller's scope
 ITEM_OVERHEAD_BYTES = 64
 TICK_S = 0.1
@@ -81,7 +82,8 @@ class Pair:
     def offer(self, item: bytes) -> bool:
         """False: far more waits than the other side takes, or everything has failed and this belongs to it."""
         num_bytes = len(item) + ITEM_OVERHEAD_BYTES
-        if self.is_doubtful or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
+        most = MAX_WAITING_BYTES + (1024 * KIB if len(item) <= SMALL_BYTES else 0)
+        if self.is_doubtful or self._waiting_bytes + num_bytes > most:
             return False
         if not self.outstanding_bytes:
             self._progress_tick = self._ticks

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from tests.lab.warm import Fork
 
+_CHANCE = random.SystemRandom()  # no seed that two test processes share
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,9 +26,13 @@ def manage_py(python: str = sys.executable) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port to listen on in a moment: not of those that the system gives to anybody who doesn't care which."""
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = _CHANCE.randrange(1024, ephemeral) if ephemeral > 2048 else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
 
 
 def environment(**changes: str) -> dict[str, str]:

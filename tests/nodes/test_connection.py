@@ -213,6 +213,8 @@ def test_what_the_relay_picks_of_the_offer_is_known_and_none_is_no_failure(picks
 def test_without_an_offer_no_subprotocol_is_named() -> None:
     with connected(echo) as (connection, server):
         assert connection.subprotocol == ""
+        connection.send("x", Deadline.after(5))
+        assert connection.receive(Deadline.after(5)) == "x"
         assert "sec-websocket-protocol" not in server.sockets[0].headers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_large_text_that_json_keeps_small_stays_text() -> None:
     ("text", "code", "request_id", "words"),
     [
         ("nonsense", Code.BAD_REQUEST, "", "not JSON"),
-        ("[" * 100_000, Code.BAD_REQUEST, "", "not JSON"),
+        ("[" * 60_000, Code.BAD_REQUEST, "", "not JSON"),
         ('{"a":' + "9" * 5000 + "}", Code.BAD_REQUEST, "", "not JSON"),
         ("[]", Code.BAD_REQUEST, "", "not a JSON object"),
         ("{}", Code.BAD_REQUEST, "", "request_id"),
@@ -267,3 +268,34 @@ def test_a_registration_is_these_bytes() -> None:
     for text in ('{"type":"register"}', '{"peer_id":"abc"}', '{"type":"register","peer_id":7}'):
         with pytest.raises(WireError, match="first message"):
             envelope.decode_register(text)
+
+
+BRACKETS = "[" + "{}," * 900_000 + "{}]"
+LONG = [
+    pytest.param('{"request_id":"1","x":' + BRACKETS + "}", Code.BAD_REQUEST, id="brackets"),
+    pytest.param('{"request_id":"1","x":[' + '"",' * 900_000 + '""]}', Code.BAD_REQUEST, id="strings"),
+    pytest.param('{"x":"\\\\",' + '"y":' + BRACKETS + "}", Code.BAD_REQUEST, id="brackets beside an escape"),
+    pytest.param(
+        '{"request_id":"1","status":200,"body_base64":"' + "A" * 2_700_000 + '"}', Code.TOO_LARGE, id="base64"
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), LONG)
+def test_a_long_message_costs_no_more_than_its_strings(text: str, code: Code) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError) as caught:
+            envelope.decode_answer(text)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(text)
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code is code
+
+
+def test_a_long_text_may_hold_any_quotes_and_brackets() -> None:
+    body = json.dumps([{"a": "\\"}] * 40_000).encode()
+    answer = Response("1", 200, {"content-type": "application/json"}, body)
+    assert wire.MAX_BODY_BYTES > len(body) > 400_000
+    envelope_of_text = json.dumps({"request_id": "1", "status": 200, "headers": answer.headers, "body": body.decode()})
+    assert envelope.decode_answer(envelope_of_text) == answer

@@ -102,6 +102,11 @@ def test_what_waits_is_bounded(a: Pair) -> None:
     while a.offer(piece):
         taken += 1
     assert taken == pairs.MAX_WAITING_BYTES // (1024 * KIB + pairs.ITEM_OVERHEAD_BYTES)
+    assert a.offer(b"why that was refused")
+    more = 1
+    while a.offer(bytes(pairs.SMALL_BYTES)):
+        more += 1
+    assert more < 1000
 
 
 def test_a_gap_fails_everything_at_both_ends_and_both_go_on(a: Pair, b: Pair) -> None:

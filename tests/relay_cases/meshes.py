@@ -50,12 +50,18 @@ class Bridged:
 
 @contextlib.contextmanager
 def bridges(
-    ws_url: str, number: int = 1, *, version: int = 2, ping_s: float = PING_S, backoff_s: float | None = None
+    ws_url: str,
+    number: int = 1,
+    *,
+    first: int = 1,
+    version: int = 2,
+    ping_s: float = PING_S,
+    backoff_s: float | None = None,
 ) -> Iterator[list[Bridged]]:
-    """Connecting when this begins. Their peer ids: `peer_id_of(1)` and so on. `backoff_s`: instead of a node's own."""
+    """Connecting when this begins. Peer ids: `peer_id_of(first)` and so on. `backoff_s`: instead of a node's own."""
     with contextlib.ExitStack() as stack:
         made = []
-        for index in range(1, number + 1):
+        for index in range(first, first + number):
             node = TestNode(index, (2, 4), 4, Signer(), None, lambda *_: 0, 8, shared_tls(), [1], "relay")
             stack.callback(node.close)
             tunnel = Tunnel()

@@ -62,29 +62,29 @@ def test_an_answer_of_the_limit_passes_and_one_over_it_is_413_and_both_sockets_l
     assert not peer.ended.is_set()
 
 
-def test_a_foreign_caller_that_sends_64_mib_is_disconnected_and_nobody_else_notices(world: World) -> None:
+def test_a_foreign_caller_that_sends_64_mib_is_disconnected_and_nobody_else_notices(near_world: World) -> None:
     """R1."""
-    world.peer(serve=echo)
-    other, foreign = world.caller(peer_id="cc33"), world.caller(peer_id="dd44")
+    near_world.peer(serve=echo)
+    other, foreign = near_world.caller(peer_id="cc33"), near_world.caller(peer_id="dd44")
     other.ask("before", b"1")
     with contextlib.suppress(OSError, websocket.WebSocketException):  # it goes while we send
         foreign.ask("huge", bytes(64 * LIMIT))
     assert foreign.ended.wait(10)
     assert other.hear().body == b"1"
     assert other.asked("after", b"2").body == b"2"
-    assert "aa11" in world.present()
+    assert "aa11" in near_world.present()
 
 
-def test_a_foreign_peer_that_answers_64_mib_is_disconnected_and_whoever_asked_it_is_told(world: World) -> None:
+def test_a_foreign_peer_that_answers_64_mib_is_disconnected_and_whoever_asked_it_is_told(near_world: World) -> None:
     """R1."""
 
     def serve(envelope: Envelope, body: bytes) -> Answer:
         return 200, {}, bytes(64 * LIMIT)
 
-    foreign, _ = world.peer("bb22", serve), world.peer("aa11", echo)
-    asking, other = world.caller("bb22", "cc33"), world.caller("aa11", "dd44")
+    foreign, _ = near_world.peer("bb22", serve), near_world.peer("aa11", echo)
+    asking, other = near_world.caller("bb22", "cc33"), near_world.caller("aa11", "dd44")
     heard = asking.asked("huge", b"x")
     assert (heard.request_id, heard.status, heard.code) == ("huge", 502, "peer_gone")
     assert foreign.ended.wait(10)
     assert other.asked("1", b"1").body == b"1"
-    assert "aa11" in world.present()
+    assert "aa11" in near_world.present()

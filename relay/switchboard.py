@@ -109,6 +109,8 @@ class Switchboard(Generic[Edge]):
         if isinstance(answer, wire.Error):
             self._end(flight, answer.code, now)
             return self.tell(flight.caller, replace(answer, request_id=flight.request_id), now)
+        if self.accounts.is_too_far_behind(flight.caller, answer):
+            return self._fail(flight, Code.RATE_LIMITED, "too many answers wait for you to read them", now)
         if isinstance(answer, wire.Response):
             if flight.streaming and (answer.stream or answer.status < 400):
                 return self._fail(flight, Code.BAD_ANSWER, "the peer began a second answer", now)

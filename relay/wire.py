@@ -47,6 +47,7 @@ REGISTER_DEADLINE_S = 5.0
 MAX_IN_FLIGHT_PER_PEER = 64  # requests a peer has been asked and hasn't answered
 MAX_IN_FLIGHT_PER_CALLER = 64  # over all its sockets
 MAX_BYTES_IN_FLIGHT = 8 * 1024 * KIB  # of those requests: what a peer that reads nothing, or one caller, can pin here
+MAX_UNREAD_BYTES = 15 * 1024 * KIB  # of answers that wait for an asker: with 8 MiB it may ask no more, these still come
 MAX_SOCKETS_PER_CALLER = 256
 DEFAULT_DEADLINE_S = 120.0
 MAX_DEADLINE_S = 600.0

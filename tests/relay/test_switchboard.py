@@ -385,6 +385,16 @@ def test_an_asker_that_reads_no_answers_may_not_go_on_asking(board: Board) -> No
     assert the_error(board.request(a, "b", forward("1"), now=0)[:1], a) == Code.RATE_LIMITED
 
 
+def test_answers_that_an_asker_does_not_read_are_too_many_at_15_mib(board: Board) -> None:
+    a, b = tunnel(board, "a"), peer(board)
+    for number in range(20):
+        board.request(a, "b", forward(str(number)), now=0)
+    answers = [board.answer(b, Response(f"x{n:x}", 200, {}, b"x" * MIB), now=0)[0] for n in range(1, 0x10)]
+    assert all(isinstance(it, Send) and isinstance(it.frame, Response) for it in answers[:14])
+    assert the_error(answers[14:], a, "14") == Code.RATE_LIMITED
+    assert Send(a, Response("19", 200), "b") in board.answer(b, Response("x14", 200), now=0)
+
+
 def test_a_beat_pings_who_was_quiet_and_closes_who_answers_none(board: Board) -> None:
     a, b, old = tunnel(board, "a"), tunnel(board, "b"), peer(board, "c")
     assert board.beat(now=8.9) == []

@@ -18,6 +18,7 @@ from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
 from relay.hub import hub, ping_s
+from relay.inbox import HEAR_NOW, Inbox
 from relay.outbox import SEND_NOW
 from relay.valve import Valve
 
@@ -64,9 +65,12 @@ class RelayServer(Server):
         self.stop()
 
     def create_application(self, protocol: Any, scope: Any) -> Any:
-        if scope["type"] == "websocket":
-            scope["extensions"] = {SEND_NOW: functools.partial(self.send_now, protocol)}
-        return super().create_application(protocol, scope)
+        if scope["type"] != "websocket":
+            return super().create_application(protocol, scope)
+        inbox = Inbox(protocol.handle_exception)
+        scope["extensions"] = {SEND_NOW: functools.partial(self.send_now, protocol), HEAR_NOW: inbox.hear_now}
+        inbox.queue = super().create_application(protocol, scope)
+        return inbox
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """As Daphne's, but a socket that has begun to close is gone, and while its reader is behind this waits."""
@@ -88,6 +92,8 @@ class RelayServer(Server):
             protocol.handle_reply(message)
         except Disconnected:
             return False
+        if not protocol.transport.disconnecting:
+            protocol.transport.doWrite()  # what can't be written now, or fails, is for the loop, as always
         return True
 
     def drain(self) -> None:

@@ -43,8 +43,10 @@ class Cell:
 
 SMALL, STEP, LARGE = ("1.2 KB", 1200), ("8 KB", 8 * KIB), ("1 MiB", KIB * KIB)
 LATENCY, THROUGHPUT = Cell(*SMALL, 1), Cell(*SMALL, 16)  # what the figures on the last line are of
-QUICK = [LATENCY, THROUGHPUT, Cell(*SMALL, 64), Cell(*STEP, 1), Cell(*STEP, 16), Cell(*LARGE, 1)]
+KEYS = [LATENCY, THROUGHPUT]
+QUICK = [Cell(*SMALL, 64), Cell(*STEP, 1), Cell(*STEP, 16), Cell(*LARGE, 1)]
 FULL = [*QUICK, Cell(*STEP, 64), Cell(*LARGE, 16)]
+EACH = 3  # of so many rounds one is of all cells, the others of those above
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ def main() -> None:
         del sys.argv[1]
         return soak.main()
     chosen = options(__doc__)
-    rounds, slice_s, cells = (3, 0.25, QUICK) if chosen.quick else (9, 0.5, FULL)
+    rounds, slice_s, others = (9, 0.15, QUICK) if chosen.quick else (27, 0.4, FULL)
     allow_many_files()
     with servers() as lines:
         idle_kib = rss_per_idle_peer(lines, settle_s=2 if chosen.quick else 25)
-        runs = measure(lines, cells, rounds, slice_s)
-    print(table(HEADER, [row(runs, line, cell) for cell in cells for line in lines]))
+        runs = measure(lines, others, rounds, slice_s)
+    print(table(HEADER, [row(runs, line, cell) for cell in (*KEYS, *others) for line in lines]))
     finish(figures(runs) | {"rss_kib_per_idle_peer": idle_kib}, chosen.json)
 
 
@@ -101,7 +103,7 @@ def rss_per_idle_peer(lines: dict[Line, list[Server]], settle_s: float) -> float
         return round((server.rss_kib() - before) / NUM_IDLE, 1)
 
 
-def measure(lines: dict[Line, list[Server]], cells: list[Cell], rounds: int, slice_s: float) -> Runs:
+def measure(lines: dict[Line, list[Server]], others: list[Cell], rounds: int, slice_s: float) -> Runs:
     """All lines of a cell in turn, then the next cell, then all again; the first round warms up."""
     runs: Runs = defaultdict(list)
     with_peers = [line for line in lines if line.peer_url]
@@ -109,7 +111,7 @@ def measure(lines: dict[Line, list[Server]], cells: list[Cell], rounds: int, sli
         for line in with_peers:
             wait_until_reachable(line)
         for number in range(rounds + 1):
-            for cell in cells:
+            for cell in (*KEYS, *others) if number % EACH == 0 else KEYS:
                 for line, through in lines.items():
                     run = one_slice(asking, line, through, cell, slice_s if number else slice_s / 5)
                     if number:

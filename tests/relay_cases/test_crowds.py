@@ -74,7 +74,7 @@ def test_peers_that_reconnect_in_a_loop_lose_no_request(world: World) -> None:
     threads += [threading.Thread(target=ask_often, args=pair) for pair in zip(callers, tables, strict=True)]
     for thread in threads:
         thread.start()
-    time.sleep(2)
+    time.sleep(1.2)
     over.set()
     for thread in threads:
         thread.join(10)

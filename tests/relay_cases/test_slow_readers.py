@@ -95,4 +95,4 @@ def test_a_peer_that_stops_reading_pins_little_memory_and_slows_nobody_else(worl
     assert len(stalled.statuses) == NUM_REQUESTS[world.version]
     assert set(read.statuses) <= {200, 504}
     assert set(stalled.statuses) <= {429, 503, 504}
-    assert p99(disturbed) < 1.5 * p99(usual) + 0.05
+    assert p99(disturbed) < 2 * p99(usual) + 0.1, "were they held up by it, it would be seconds"

@@ -62,7 +62,7 @@ def test_the_site_stays_up_with_an_admin_until_ctrl_c(demo: Process, temporary: 
     demo.wait_for("Ctrl-C stops")
     table = demo.output
     assert re.search(r"1 +node-1 +0–14 +local +[\d.]+", table)
-    assert re.search(r"2 +node-2 +15–29 +relay +[\d.]+", table)
+    assert re.search(r"2 +node-2 +15–29 +tunnel +[\d.]+", table)
 
     folder = next(Path(temporary["TMPDIR"]).glob("meshnet-demo-*"))
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from autobahn.exception import Disconnected
@@ -17,9 +18,9 @@ from daphne.server import Server  # installs the asyncio reactor: before any oth
 from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
+from relay.framing import framed
 from relay.hub import hub, ping_s
-from relay.inbox import HEAR_NOW, Inbox
-from relay.outbox import SEND_NOW
+from relay.outbox import HEAR_NOW, SEND_NOW
 from relay.valve import Valve
 
 logger = logging.getLogger(__name__)
@@ -65,12 +66,12 @@ class RelayServer(Server):
         self.stop()
 
     def create_application(self, protocol: Any, scope: Any) -> Any:
-        if scope["type"] != "websocket":
-            return super().create_application(protocol, scope)
-        inbox = Inbox(protocol.handle_exception)
-        scope["extensions"] = {SEND_NOW: functools.partial(self.send_now, protocol), HEAR_NOW: inbox.hear_now}
-        inbox.queue = super().create_application(protocol, scope)
-        return inbox
+        if scope["type"] == "websocket":
+            scope["extensions"] = {
+                SEND_NOW: functools.partial(self.send_now, protocol),
+                HEAR_NOW: functools.partial(self.hear_now, protocol),
+            }
+        return super().create_application(protocol, scope)
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """As Daphne's, but a socket that has begun to close is gone, and while its reader is behind this waits."""
@@ -85,16 +86,26 @@ class RelayServer(Server):
 
     def send_now(self, protocol: Any, message: dict[str, Any]) -> bool:
         """Without a task and its turn on the loop. False where it might wait, or fail: there it is for send()."""
-        details, valve = self.connections.get(protocol), getattr(protocol, "valve", None)
-        if valve is None or valve.is_shut or details is None or "disconnected" in details:
+        valve = getattr(protocol, "valve", None)
+        is_ready = valve is not None and not valve.is_shut and protocol.state == protocol.STATE_OPEN
+        if not is_ready or protocol.send_queue or message["type"] != "websocket.send":
             return False
-        try:
-            protocol.handle_reply(message)
-        except Disconnected:
-            return False
-        if not protocol.transport.disconnecting:
-            protocol.transport.doWrite()  # what can't be written now, or fails, is for the loop, as always
+        write_now(protocol.transport, framed(message.get("bytes"), message.get("text")))
         return True
+
+    def hear_now(self, protocol: Any, heard: Callable[[bytes | str], None]) -> None:
+        """From now on messages go there at once, not through a queue to a task that waits for its turn."""
+
+        def on_message(payload: bytes, is_binary: bool) -> None:
+            protocol.last_ping = time.time()  # as Daphne does: who speaks needs no ping
+            try:
+                if not protocol.muted:
+                    heard(payload if is_binary else payload.decode())
+            except Exception:
+                logger.exception("a message failed; its socket is closed")
+                protocol.dropConnection(abort=True)
+
+        protocol.onMessage = on_message
 
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
@@ -141,3 +152,15 @@ class RelayServer(Server):
             for protocol, details in self.connections.items()
         ]
         return len(hub.switchboard.flights) + sum(is_open)
+
+
+def write_now(transport: Any, pieces: tuple[bytes, bytes]) -> None:
+    """What the kernel takes goes at once; Twisted's write() asks the loop to be woken for it at its next turn."""
+    data = b"".join(pieces)
+    if transport.dataBuffer or transport._tempDataBuffer or not transport.connected:
+        return transport.write(data)  # type: ignore[no-any-return]
+    num_sent = transport.writeSomeData(data)
+    if isinstance(num_sent, int) and num_sent >= 0:
+        data = data[num_sent:]
+    if data:  # also after an error, which Twisted then meets itself
+        transport.write(data)

@@ -17,9 +17,8 @@ from relay import auth, envelope, metrics, wire
 from relay.credit import weight_of
 from relay.handshake import check_origin
 from relay.hub import Edge, hub
-from relay.inbox import HEAR_NOW
 from relay.links import Link
-from relay.outbox import SEND_NOW, Outbox
+from relay.outbox import HEAR_NOW, SEND_NOW, Outbox
 from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
@@ -56,10 +55,7 @@ class Door(AsyncConsumer):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Instead of the base's, which makes a channel for each socket and a task for each message."""
         self.scope = scope
-        extensions = scope.get("extensions", {})
-        self.outbox = Outbox(send, extensions.get(SEND_NOW))
-        hear_now = extensions.get(HEAR_NOW, lambda tell: None)
-        hear_now(self._told)
+        self.outbox = Outbox(send, scope.get("extensions", {}).get(SEND_NOW))
         is_counted = False
         try:
             while (message := await receive())["type"] != "websocket.disconnect":
@@ -68,10 +64,10 @@ class Door(AsyncConsumer):
                     metrics.open_sockets[self.version] += 1
                     is_counted = True
                 else:
-                    self._told(message)
+                    text = message.get("text")
+                    self._received(message["bytes"] if text is None else text)
         finally:
             self.is_closing = True
-            hear_now(None)
             metrics.open_sockets[self.version] -= is_counted
             self.settled()
             self._take_early()
@@ -81,10 +77,6 @@ class Door(AsyncConsumer):
             if self.link:
                 hub.detach(self.link)
                 self.left(self.link)
-
-    def _told(self, message: dict[str, Any]) -> None:
-        text = message.get("text")
-        self._received(message["bytes"] if text is None else text)
 
     def heard_text(self, link: Link[Edge], text: str) -> None:
         """A message of version 1."""
@@ -152,6 +144,8 @@ class Door(AsyncConsumer):
     def _connected(self) -> None:
         subprotocol, version = chosen(self.scope.get("subprotocols", ()))
         self.version = version or 1
+        if hear_now := self.scope.get("extensions", {}).get(HEAR_NOW):
+            hear_now(self._received)
         self.outbox.accept(subprotocol)
         self._deadline = asyncio.get_running_loop().call_later(
             wire.REGISTER_DEADLINE_S,

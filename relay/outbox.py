@@ -21,6 +21,7 @@ MAX_UNSENT_BYTES = wire.MAX_UNREAD_BYTES + wire.MAX_BODY_BYTES
 SMALL_BYTES = wire.MAX_BODY_BYTES  # what a socket may have waiting even when the process' bound is reached
 FAREWELL_S = 2.0  # for the last words, and what waits before them
 
+HEAR_NOW = "meshnet.hear_now"  # and of one that hands over what comes without a queue
 SEND_NOW = "meshnet.send_now"  # the ASGI extension of a server that can: takes a message, or says that it would wait
 
 Message = dict[str, Any]

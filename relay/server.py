@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from autobahn.exception import Disconnected
@@ -19,8 +20,7 @@ from twisted.internet import reactor as _reactor
 from relay import cluster, wire
 from relay.framing import framed
 from relay.hub import hub, ping_s
-from relay.inbox import HEAR_NOW, Inbox
-from relay.outbox import SEND_NOW
+from relay.outbox import HEAR_NOW, SEND_NOW
 from relay.valve import Valve
 
 logger = logging.getLogger(__name__)
@@ -66,12 +66,12 @@ class RelayServer(Server):
         self.stop()
 
     def create_application(self, protocol: Any, scope: Any) -> Any:
-        if scope["type"] != "websocket":
-            return super().create_application(protocol, scope)
-        inbox = Inbox(protocol.handle_exception)
-        scope["extensions"] = {SEND_NOW: functools.partial(self.send_now, protocol), HEAR_NOW: inbox.hear_now}
-        inbox.queue = super().create_application(protocol, scope)
-        return inbox
+        if scope["type"] == "websocket":
+            scope["extensions"] = {
+                SEND_NOW: functools.partial(self.send_now, protocol),
+                HEAR_NOW: functools.partial(self.hear_now, protocol),
+            }
+        return super().create_application(protocol, scope)
 
     async def handle_reply(self, protocol: Any, message: dict[str, Any]) -> None:
         """As Daphne's, but a socket that has begun to close is gone, and while its reader is behind this waits."""
@@ -92,6 +92,20 @@ class RelayServer(Server):
             return False
         write_now(protocol.transport, framed(message.get("bytes"), message.get("text")))
         return True
+
+    def hear_now(self, protocol: Any, heard: Callable[[bytes | str], None]) -> None:
+        """From now on messages go there at once, not through a queue to a task that waits for its turn."""
+
+        def on_message(payload: bytes, is_binary: bool) -> None:
+            protocol.last_ping = time.time()  # as Daphne does: who speaks needs no ping
+            try:
+                if not protocol.muted:
+                    heard(payload if is_binary else payload.decode())
+            except Exception:
+                logger.exception("a message failed; its socket is closed")
+                protocol.dropConnection(abort=True)
+
+        protocol.onMessage = on_message
 
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 reactor: Any = _reactor
 
 POLL_S = 0.1
+FEW_IN_FLIGHT = 4  # up to here each message is written at once; with more, those of a turn of the loop together
 FAREWELL_S = 2.0  # for close frames and last bytes to leave
 RECONNECT_IN_MS, SPREAD_MS = 500, 5000  # when peers that are told to move come back, or go to another process
 
@@ -92,7 +93,7 @@ class RelayServer(Server):
             protocol.handle_reply(message)
         except Disconnected:
             return False
-        if not protocol.transport.disconnecting:
+        if len(hub.switchboard.flights) <= FEW_IN_FLIGHT and not protocol.transport.disconnecting:
             protocol.transport.doWrite()  # what can't be written now, or fails, is for the loop, as always
         return True
 

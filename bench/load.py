@@ -1,4 +1,7 @@
-"""The two ends of the load, each a process of its own: one asks, one answers."""
+"""The load: a process that asks and answers, and one that only answers where asking takes threads.
+
+Callers and peers share a process, so that the relay like the echo has one process against it, which two cores can run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -80,12 +84,24 @@ class Caller:
         self.ws.send(self._request, self.tongue.opcode)
 
 
+class Answering:
+    """Lives in a process of its own: the peers of lines whose callers are elsewhere."""
+
+    def __init__(self, lines: Sequence[Line]) -> None:
+        self.loop = Loop()
+        for line in lines:
+            open_peers(self.loop, line)
+
+
 class Asking:
-    """Lives in the asking process."""
+    """Lives in a process of its own: the callers, and the peers where the callers' sockets are kept."""
 
     def __init__(self, lines: Sequence[Line]) -> None:
         self.loop = Loop()
         self.lines = {line.name: line for line in lines}
+        for line in lines:
+            if line.is_kept and line.peer_url:
+                open_peers(self.loop, line)
         self.callers = {line.name: [self._open(line, *pair) for pair in line.pairs()] for line in lines if line.is_kept}
 
     def measure(self, name: str, num_bytes: int, num_callers: int, seconds: float) -> Sample:
@@ -111,6 +127,18 @@ class Asking:
             self.loop.run(until + GRACE_S, lambda: not first.is_waiting)  # noqa: B023
             assert time.perf_counter() < until + GRACE_S, f"{line.name}: {len(waiting)} requests weren't answered"
         return [rtt_s for caller in callers for rtt_s in caller.rtts_s]
+
+
+def open_peers(loop: Loop, line: Line) -> None:
+    for _, peer_id in line.pairs():
+        ws = line.tongue.open_peer(line.peer_url, peer_id)
+        loop.add(ws, partial(answer, ws, line.tongue))
+
+
+def answer(ws: Any, tongue: Tongue, message: bytes) -> None:
+    asked = tongue.decode_at_peer(ws, message)
+    if isinstance(asked, wire.Request):
+        ws.send(tongue.encode(same_again(asked)), tongue.opcode)
 
 
 def run_per_request(line: Line, body: bytes, num_callers: int, until: float) -> list[float]:
@@ -184,29 +212,6 @@ class End:
         self.process.join(10)
         if self.process.is_alive():
             self.process.kill()
-
-
-class Answering:
-    """Lives in the answering process."""
-
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self.loop = Loop()
-        for line in lines:
-            for _, peer_id in line.pairs():
-                self._open(line, peer_id)
-
-    def cpu_s(self) -> float:
-        return time.process_time()
-
-    def _open(self, line: Line, peer_id: str) -> None:
-        ws = line.tongue.open_peer(line.peer_url, peer_id)
-
-        def heard(message: bytes) -> None:
-            asked = line.tongue.decode_at_peer(ws, message)
-            if isinstance(asked, wire.Request):
-                ws.send(line.tongue.encode(same_again(asked)), line.tongue.opcode)
-
-        self.loop.add(ws, heard)
 
 
 def _serve(make: Callable[[Sequence[Line]], Any], lines: Sequence[Line], pipe: Connection) -> None:

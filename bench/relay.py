@@ -1,8 +1,8 @@
 """What the relay costs: a request and its answer through it, beside a bare echo on the same server, in the same run.
 
 A relayed call is four operations on the server's sockets against the echo's two, so the ceilings are 2 and 0.5. The
-callers and the peers are websocket-client, in a process each; each caller has a peer of its own. The lines take turns
-in short slices, and figures are ratios of slices that follow each other, so that a drift of the machine cancels.
+callers and the peers are websocket-client in a process of their own; each caller has a peer of its own. The lines take
+turns in short slices, and figures are ratios of slices that follow each other, so that a drift of the machine cancels.
 
     python -m bench.relay [--quick] [--json]
     python -m bench.relay soak [--quick] [--json]       traffic and churn: whether memory and Redis stay bounded
@@ -107,7 +107,7 @@ def measure(lines: dict[Line, list[Server]], others: list[Cell], rounds: int, sl
     """All lines of a cell in turn, then the next cell, then all again; the first round warms up."""
     runs: Runs = defaultdict(list)
     with_peers = [line for line in lines if line.peer_url]
-    with End(Answering, with_peers), End(Asking, list(lines)) as asking:
+    with End(Answering, [line for line in lines if not line.is_kept]), End(Asking, list(lines)) as asking:
         for line in with_peers:
             wait_until_reachable(line)
         for number in range(rounds + 1):

@@ -18,7 +18,7 @@ from pathlib import Path
 import redis
 
 from bench.churn import Churning
-from bench.load import Answering, Asking, End, Line, Sample, wait_until_reachable
+from bench.load import Asking, End, Line, Sample, wait_until_reachable
 from bench.report import finish, median, options, table
 from bench.servers import Server, two_over_redis
 from bench.tongues import V1, V2
@@ -61,7 +61,6 @@ def soak(servers: Sequence[Server], lines: Sequence[Line], num_batches: int, key
     readings: list[Reading] = []
     num_requests = 0
     with (
-        End(Answering, lines),
         End(Asking, lines) as asking,
         End(Churning, [line for line in lines if line.caller_url == line.peer_url]) as churning,
         ThreadPoolExecutor(1) as beside,

@@ -110,11 +110,13 @@ class RelayServer(Server):
 
         def data_received(data: bytes) -> None:
             at = 0
-            while is_between_messages(protocol) and (message := unframed(data, at)):
+            while at < len(data):
+                message = unframed(data, at) if is_between_messages(protocol) else None
+                if message is None:
+                    read(data[at:])
+                    return
                 payload, at = message
-                on_message(payload, is_binary=True)
-            if at < len(data):
-                read(data[at:])
+                on_message(payload, True)
 
         read = protocol.dataReceived
         protocol.onMessage, protocol.dataReceived = on_message, data_received

@@ -1,7 +1,7 @@
 """Traffic and churn for a while: whether the servers' memory and Redis' keys stay bounded.
 
 Two processes over Redis. Ends come and go under new names, in the middle of things and in error, while others ask and
-answer, in one process and across. After each batch memory and keys are counted. The first third is warming up; of the
+answer, in one process and across. After each batch memory and keys are counted. The first half is warming up; of the
 rest, the least of each part counts, since what was in use for a moment is no leak, and the slope is the median of the
 slopes between all pairs of these.
 """
@@ -26,7 +26,7 @@ from bench.tongues import V1, V2
 BATCH_S = 0.5
 BODY_BYTES = (1200, 8192, 65536)  # batch by batch
 CALLERS = 16
-WARM_UP = 3  # the first of so many parts
+WARM_UP = 2  # the first of so many parts
 NUM_PARTS = 20  # of the rest
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -60,6 +61,8 @@ class RelayServer(Server):
         host = f"[{address.host}]" if ":" in address.host else address.host
         logger.info("Listening on http://%s:%d", host, address.port)
         reactor.callLater(0, cluster.start)
+        gc.collect()
+        gc.freeze()  # what a start leaves is for good: collections get short, and come when they are due
 
     def listen_error(self, failure: Any) -> None:
         self.failure = failure.getErrorMessage()

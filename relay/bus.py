@@ -1,30 +1,28 @@
-"""Messages between the processes of one site, over Redis' pub/sub: the only user of the channel layer.
+"""Messages between the processes of one site, over Redis' pub/sub.
 
-One channel per process, read by one task; one task writes. Pub/sub promises nothing, so pairs.py numbers what is said.
-What fails here is said once: `failed(process, why)` for one other process, BusLost from run() for Redis itself. A word
-to ourselves each second shows that the subscription is alive; without it a dead one looks like silence.
+One channel per process. Pub/sub promises nothing, so pairs.py numbers what is said. What fails here is said once:
+`failed(process, why)` for one other process, BusLost from run() for Redis itself. A word to ourselves each second shows
+that the subscription is alive; without it a dead one looks like silence.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
 
-from channels_redis.pubsub import RedisPubSubChannelLayer
-from redis.exceptions import RedisError
+import msgpack
 
-from relay.leases import OPERATION_S, connecting
+from relay.leases import OPERATION_S
 from relay.pairs import TICK_S, Message, Pair
+from relay.pubsub import Line, Refused
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = "meshnet.process."  # and the process' id
 BEAT_TICKS = 10
 MAX_SILENT_TICKS = 30  # without hearing ourselves
-SUBSCRIBED_WAIT_S = 0.1
 
 
 class BusLost(Exception):
@@ -41,15 +39,13 @@ class Bus:
         hear: Callable[[str, bytes], None],
         failed: Callable[[str, str], None],
     ) -> None:
-        _quieten()
         self.process, self.is_up = process, False
         self.pairs: dict[str, Pair] = {}
         self.heard: set[str] = set()  # who said anything since this was last emptied
         self._hear, self._failed = hear, failed
-        self._layer = RedisPubSubChannelLayer(hosts=[{"address": url, **connecting(url)}])
-        self._wake = asyncio.Event()
-        self._silent_ticks = 0
-        self._owes_beat = False
+        self._url, self._silent_ticks = url, 0
+        self._writing: Line | None = None
+        self._is_flush_planned = False
 
     def has_room(self, process: str, num_bytes: int) -> bool:
         return self.is_up and self._pair(process).has_room(num_bytes)
@@ -58,7 +54,10 @@ class Bus:
         """False where it would wait too long, or can't go at all."""
         if not self.is_up or not self._pair(process).offer(item):
             return False
-        self._wake.set()
+        if not self._is_flush_planned:  # the first of a turn goes at once, the others of it together
+            self._is_flush_planned = True
+            self._flush()
+            asyncio.get_running_loop().call_soon(self._flush_rest)
         return True
 
     def drop(self, process: str) -> None:
@@ -67,51 +66,62 @@ class Bus:
 
     async def run(self, opened: Callable[[], None]) -> None:
         """Subscribes, calls `opened`, carries messages. Ends only by BusLost, or cancelled; harmless to call again."""
-        reading = asyncio.create_task(self._read())
-        tasks = [reading]
+        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def ended(why: str) -> None:
+            if not over.done():
+                over.set_result(why)
+
+        reading, writing = Line(self._heard, ended, self._flush), Line(self._heard, ended, self._flush)
+        ticking: asyncio.Task[None] | None = None
         try:
-            await self._subscribed(reading)
-            self.is_up = True
-            tasks += [asyncio.create_task(it) for it in (self._write(), self._tick())]
+            async with asyncio.timeout(OPERATION_S):
+                await self._open(reading, writing)
+            self._writing, self._silent_ticks, self.is_up = writing, 0, True
             opened()
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in tasks:
-                if task.done():
-                    task.result()
+            ticking = asyncio.create_task(self._tick(ended))
+            ends: list[asyncio.Future[Any]] = [over, ticking]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if ticking.done():
+                ticking.result()
+            raise BusLost(over.result())
         except TimeoutError:
             raise BusLost(f"no answer in {OPERATION_S:.0f} s") from None
-        except (RedisError, OSError) as error:
+        except (OSError, Refused) as error:
             raise BusLost(str(error) or type(error).__name__) from None
         finally:
-            self.is_up = False
+            self.is_up, self._writing = False, None
             self.fail_all("Redis can't be reached")
-            await self._close(tasks)
+            reading.close()
+            writing.close()
+            if ticking:
+                ticking.cancel()
 
     def fail_all(self, why: str) -> None:
         for process, pair in self.pairs.items():
             pair.fail(why)
             self._failed(process, why)
 
-    async def _subscribed(self, reading: asyncio.Task[None]) -> None:
-        """Until we hear ourselves. Redis has to manage that in a bounded time."""
-        self._silent_ticks = MAX_SILENT_TICKS
-        async with asyncio.timeout(OPERATION_S):
-            while self._silent_ticks:
-                if reading.done():
-                    reading.result()
-                await self._publish(self.process, {"from": self.process})
-                await asyncio.sleep(SUBSCRIBED_WAIT_S if self._silent_ticks else 0)
+    async def _open(self, reading: Line, writing: Line) -> None:
+        await reading.open(self._url)
+        await reading.ask("SUBSCRIBE", CHANNEL + self.process)
+        await writing.open(self._url)
+        writing.say(
+            "CLIENT", "REPLY", "OFF"
+        )  # what is lost shows in the pairs' numbers; how many heard it says nothing
 
-    async def _read(self) -> None:
-        while True:
-            said = await self._layer.receive(CHANNEL + self.process)
-            process, message = said.get("from"), _message(said)
-            if process == self.process:
-                self._silent_ticks = 0
-            elif isinstance(process, str) and message:
-                self._received(process, message)
-            else:
-                logger.warning("a message between processes can't be read; do all run the same version?")
+    def _heard(self, payload: bytes) -> None:
+        try:
+            said = msgpack.unpackb(payload)
+        except ValueError:
+            said = None
+        process, message = (said.get("from"), _message(said)) if isinstance(said, dict) else (None, None)
+        if process == self.process:
+            self._silent_ticks = 0
+        elif isinstance(process, str) and message:
+            self._received(process, message)
+        else:
+            logger.warning("a message between processes can't be read; do all run the same version?")
 
     def _received(self, process: str, message: Message) -> None:
         self.heard.add(process)
@@ -122,51 +132,40 @@ class Bus:
         for item in received.items:
             self._hear(process, item)
         if pair.owes_word:
-            self._wake.set()
+            self._flush()
 
-    async def _write(self) -> None:
+    def _flush(self) -> None:
         """Each pair in turn, so that a large body to one process doesn't hold up the others."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            is_idle = False
-            while not is_idle:
-                is_idle = not self._owes_beat
-                if self._owes_beat:
-                    self._owes_beat = False
-                    await self._publish(self.process, {"from": self.process})
-                for process, pair in list(self.pairs.items()):
-                    if message := pair.next_message():
-                        is_idle = False
-                        await self._publish(process, _said(self.process, message))
+        is_idle = False
+        while not is_idle and self._writing and not self._writing.is_full:
+            is_idle = True
+            for process, pair in list(self.pairs.items()):
+                if message := pair.next_message():
+                    is_idle = False
+                    self._publish(process, _said(self.process, message))
 
-    async def _tick(self) -> None:
+    def _flush_rest(self) -> None:
+        self._is_flush_planned = False
+        self._flush()
+
+    async def _tick(self, ended: Callable[[str], None]) -> None:
         ticks = 0
         while True:
             await asyncio.sleep(TICK_S)
             ticks += 1
             self._silent_ticks += 1
             if self._silent_ticks > MAX_SILENT_TICKS:
-                raise BusLost("the subscription is silent")
+                return ended("the subscription is silent")
             for process, pair in list(self.pairs.items()):
                 if why := pair.tick():
                     self._failed(process, why)
-            self._owes_beat = self._owes_beat or ticks % BEAT_TICKS == 0
-            self._wake.set()
+            if ticks % BEAT_TICKS == 0:
+                self._publish(self.process, {"from": self.process})
+            self._flush()
 
-    async def _publish(self, process: str, said: dict[str, Any]) -> None:
-        async with asyncio.timeout(OPERATION_S):
-            await self._layer.send(CHANNEL + process, said)
-
-    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Nothing is left of the subscription. A reader that is cancelled must not find its channel: it would wait."""
-        self._layer.channels.clear()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(OPERATION_S):
-                await self._layer.flush()
+    def _publish(self, process: str, said: dict[str, Any]) -> None:
+        if self._writing:
+            self._writing.say("PUBLISH", CHANNEL + process, msgpack.packb(said))
 
     def _pair(self, process: str) -> Pair:
         return self.pairs.setdefault(process, Pair())
@@ -189,8 +188,3 @@ def _message(said: dict[str, Any]) -> Message | None:
     if not isinstance(items, list) or not all(isinstance(item, bytes) for item in items):
         return None
     return Message(epoch, number, acknowledged, tuple(items), said.get("c") is True, said.get("p") is True)
-
-
-def _quieten() -> None:
-    """The layer logs a traceback each second while Redis is away; what is to be said of that is said once."""
-    logging.getLogger("channels_redis.pubsub").disabled = True

@@ -19,7 +19,7 @@ from daphne.server import Server  # installs the asyncio reactor: before any oth
 from twisted.internet import reactor as _reactor
 
 from relay import cluster, wire
-from relay.framing import framed
+from relay.framing import framed, unframed
 from relay.hub import hub, ping_s
 from relay.outbox import HEAR_NOW, SEND_NOW
 from relay.valve import Valve
@@ -97,7 +97,10 @@ class RelayServer(Server):
         return True
 
     def hear_now(self, protocol: Any, heard: Callable[[bytes | str], None]) -> None:
-        """From now on messages go there at once, not through a queue to a task that waits for its turn."""
+        """From now on messages go there at once, not through a queue to a task that waits for its turn.
+
+        Most are read here; autobahn reads whatever isn't a whole binary message.
+        """
 
         def on_message(payload: bytes, is_binary: bool) -> None:
             protocol.last_ping = time.time()  # as Daphne does: who speaks needs no ping
@@ -108,7 +111,18 @@ class RelayServer(Server):
                 logger.exception("a message failed; its socket is closed")
                 protocol.dropConnection(abort=True)
 
-        protocol.onMessage = on_message
+        def data_received(data: bytes) -> None:
+            at = 0
+            while at < len(data):
+                message = unframed(data, at) if is_between_messages(protocol) else None
+                if message is None:
+                    read(data[at:])
+                    return
+                payload, at = message
+                on_message(payload, True)
+
+        read = protocol.dataReceived
+        protocol.onMessage, protocol.dataReceived = on_message, data_received
 
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
@@ -155,6 +169,13 @@ class RelayServer(Server):
             for protocol, details in self.connections.items()
         ]
         return len(hub.switchboard.flights) + sum(is_open)
+
+
+def is_between_messages(protocol: Any) -> bool:
+    """Whether autobahn has begun nothing, and waits for no answer to its own ping: any message would be one."""
+    if protocol.state != protocol.STATE_OPEN or protocol.autoPingTimeoutCall:
+        return False
+    return not (protocol.data or protocol.inside_message or protocol.current_frame)
 
 
 def write_now(transport: Any, pieces: tuple[bytes, bytes]) -> None:

@@ -208,6 +208,7 @@ class Drain:
     spread_ms: int
 
 
+ABOUT_A_REQUEST = (Request, Response, Chunk, End, Cancel, Error)  # a union would be made anew for each frame
 Answer = Response | Chunk | End
 Frame = Request | Answer | Cancel | Error | Ping | Pong | Hello | Welcome | Drain
 
@@ -227,7 +228,7 @@ def is_last(frame: Answer | Error) -> bool:
 
 def encode_frame(frame: Frame, to: str = "", sender: str = "") -> bytes:
     """The binary message. Raises too_large for meta that no frame can carry."""
-    if isinstance(frame, Request | Response | Chunk | End | Cancel | Error):
+    if isinstance(frame, ABOUT_A_REQUEST):
         meta: dict[str, Any] = {"id": frame.request_id}
         if to:
             meta["to"] = to

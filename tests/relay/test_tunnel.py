@@ -122,6 +122,24 @@ def test_a_thousand_requests_answered_in_random_order_find_their_own(relay: Rela
         assert answers == {key: hashlib.sha256(body).digest() for key, body in bodies.items()}
 
 
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 1500, 99])
+def test_messages_are_read_in_whatever_pieces_they_come(relay: Relay, piece_bytes: int) -> None:
+    a, b = Tunnel.register(relay, "aa11"), Tunnel.register(relay, "bb22")
+    bodies = [b"", OCTETS, bytes(100_000), b"short", bytes(1200)]
+    requests = [
+        wire.encode_frame(Request(str(n), "POST", "/forward", {}, body), to="bb22") for n, body in enumerate(bodies)
+    ]
+    whole = [bytes(websocket.ABNF.create_frame(it, websocket.ABNF.OPCODE_BINARY).format()) for it in requests]
+    ping = bytes(websocket.ABNF.create_frame(b"", websocket.ABNF.OPCODE_PING).format())
+    begun = bytes(websocket.ABNF.create_frame(requests[3][:9], websocket.ABNF.OPCODE_BINARY, fin=0).format())
+    rest = bytes(websocket.ABNF.create_frame(requests[3][9:], websocket.ABNF.OPCODE_CONT).format())
+    data = b"".join([*whole[:2], ping, whole[2], begun, ping, rest, whole[4]])
+    assert a.ws.sock is not None
+    for at in range(0, len(data), piece_bytes):
+        a.ws.sock.sendall(data[at : at + piece_bytes])
+    assert [b.take().body for _ in bodies] == bodies
+
+
 def test_the_asker_cancels_and_a_late_answer_reaches_nobody(relay: Relay) -> None:
     a, b = Tunnel.register(relay, "aa11"), Tunnel.register(relay, "bb22")
     a.ask("1", to="bb22")

@@ -62,19 +62,19 @@ def test_a_part_of_a_message_is_not_read(num_bytes: int) -> None:
     assert [unframed(data[:length]) for length in range(len(data))] == [None] * len(data)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        sent(b"text", websocket.ABNF.OPCODE_TEXT),
-        sent(b"ping", websocket.ABNF.OPCODE_PING),
-        sent(b"", websocket.ABNF.OPCODE_CLOSE),
-        sent(b"begun", fin=0),
-        sent(b"continued", websocket.ABNF.OPCODE_CONT),
-        sent(bytes(65536)),
-        b"".join(framed(b"not masked")),
-        b"\xc2" + sent(b"compressed")[1:],
-        b"\x82\xfe\x00\x05mask12345",  # its length could be written shorter
-    ],
-)
+OTHERS = {
+    "text": sent(b"text", websocket.ABNF.OPCODE_TEXT),
+    "ping": sent(b"ping", websocket.ABNF.OPCODE_PING),
+    "close": sent(b"", websocket.ABNF.OPCODE_CLOSE),
+    "begun": sent(b"begun", fin=0),
+    "continued": sent(b"continued", websocket.ABNF.OPCODE_CONT),
+    "large": sent(bytes(65536)),
+    "not masked": b"".join(framed(b"not masked")),
+    "compressed": b"\xc2" + sent(b"compressed")[1:],
+    "its length could be written shorter": b"\x82\xfe\x00\x05mask12345",
+}
+
+
+@pytest.mark.parametrize("data", OTHERS.values(), ids=OTHERS.keys())  # masks are drawn: names tell them apart
 def test_any_other_frame_is_left(data: bytes) -> None:
     assert unframed(data) is None

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import websocket
 
 from bench.sockets import open_socket, read
-from relay import envelope, headers, wire
+from relay import codec, envelope, headers, wire
 
 HEADERS = {  # a step's
     "content-type": "application/octet-stream",
@@ -103,13 +103,13 @@ class V2:
 
     def open_peer(self, url: str, peer_id: str) -> Any:
         ws = open_socket(f"{url}/ws", peer_id, [wire.SUBPROTOCOL])
-        ws.send(wire.encode_frame(wire.Hello(peer_id)), self.opcode)
-        welcome = wire.decode_frame(read(ws)).frame
+        ws.send(codec.encode_frame(wire.Hello(peer_id)), self.opcode)
+        welcome = codec.decode_frame(read(ws)).frame
         assert isinstance(welcome, wire.Welcome), welcome
         return ws
 
     def encode(self, frame: wire.Frame, to: str = "") -> bytes | str:
-        return wire.encode_frame(frame, to)
+        return codec.encode_frame(frame, to)
 
     def decode_at_peer(self, ws: Any, message: bytes) -> wire.Request | wire.Cancel | None:
         frame = self._decode(ws, message)
@@ -124,8 +124,8 @@ class V2:
         return frame
 
     def _decode(self, ws: Any, message: bytes) -> wire.Frame | None:
-        frame = wire.decode_frame(message).frame
+        frame = codec.decode_frame(message).frame
         if isinstance(frame, wire.Ping):
-            ws.send(wire.encode_frame(wire.Pong(frame.n)), self.opcode)
+            ws.send(codec.encode_frame(wire.Pong(frame.n)), self.opcode)
             return None
         return None if isinstance(frame, wire.Drain) else frame

@@ -8,7 +8,7 @@ from typing import Protocol
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.framing import Outgoing
-from relay import envelope, wire
+from relay import codec, envelope, wire
 from relay.wire import STATUS, Code, Error, Frame, Hello, Ping, Welcome, WireError
 
 _UNREADABLE = "the relay's answer to the registration can't be read"
@@ -62,7 +62,7 @@ class FrameDialect:
     version = 2
 
     def register(self, connection: Connection, peer_id: str, deadline: Deadline) -> None:
-        connection.send(wire.encode_frame(Hello(peer_id)), deadline)
+        connection.send(codec.encode_frame(Hello(peer_id)), deadline)
         try:
             frame = self.read(_next_message(connection, deadline))
         except WireError:
@@ -73,12 +73,12 @@ class FrameDialect:
             raise ConnectionFailed(_UNREADABLE)
 
     def encode(self, frame: Frame) -> Outgoing:
-        return Outgoing.of(wire.encode_frame(frame))
+        return Outgoing.of(codec.encode_frame(frame))
 
     def read(self, message: str | bytes) -> Frame:
         if isinstance(message, str):
             raise WireError(Code.BAD_REQUEST, "a text message came on a socket of version 2")
-        return wire.decode_frame(message).frame
+        return codec.decode_frame(message).frame
 
 
 def spoken_on(connection: Connection) -> Dialect:

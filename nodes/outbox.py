@@ -20,7 +20,7 @@ from nodes.deadline import Deadline
 from nodes.dialects import Dialect
 from nodes.framing import Outgoing
 from nodes.pulse import Pulse
-from relay import wire
+from relay import codec, wire
 from relay.wire import Cancel, Chunk, Frame, Ping, Pong, Request, Response
 
 MAX_BYTES = wire.MAX_BYTES_IN_FLIGHT
@@ -95,7 +95,7 @@ class Outbox:
 
     def ask(self, request: Request, to: str) -> bool:
         """Puts a question to another node; False when there is no room. Raises ConnectionFailed, WireError."""
-        message = Outgoing.of(wire.encode_frame(request, to))
+        message = Outgoing.of(codec.encode_frame(request, to))
         question, weight = _Question(request, message), len(message.payload)
         with self._lock:
             self._check_open()

@@ -7,7 +7,7 @@ import logging
 
 from django.conf import settings
 
-from relay import envelope, metrics, wire
+from relay import codec, envelope, metrics, wire
 from relay.doors import Door, Message
 from relay.hub import Edge, hub
 from relay.links import Link
@@ -37,7 +37,7 @@ class PeerConsumer(Door):
         if not link.generation:
             return self._register(link, data)
         try:
-            frame, to, _ = wire.decode_frame(data)
+            frame, to, _ = codec.decode_frame(data)
         except WireError as error:
             return unreadable(self, link, data, error)
         if isinstance(frame, wire.Request):
@@ -102,7 +102,7 @@ class RpcConsumer(Door):
 
     def heard_frame(self, link: Link[Edge], data: bytes) -> None:
         try:
-            frame, to, _ = wire.decode_frame(data)
+            frame, to, _ = codec.decode_frame(data)
         except WireError as error:
             return unreadable(self, link, data, error)
         if not isinstance(frame, wire.Request):
@@ -138,7 +138,7 @@ def passed(door: Door, link: Link[Edge], frame: wire.Frame) -> None:
         case wire.Cancel(request_id):
             hub.cancel(link, request_id)
         case wire.Ping(n):
-            door.outbox.put_pong(wire.encode_frame(wire.Pong(n)))
+            door.outbox.put_pong(codec.encode_frame(wire.Pong(n)))
         case wire.Pong(n):
             hub.pong(link, n)
             door.outbox.credited()
@@ -173,7 +173,7 @@ def fields_of(link: Link[Edge]) -> dict[str, object]:
 
 def hello(data: bytes) -> str:
     """The peer_id that a version 2 socket's first message names."""
-    frame = wire.decode_frame(data).frame
+    frame = codec.decode_frame(data).frame
     if not isinstance(frame, wire.Hello):
         raise WireError(Code.BAD_REQUEST, "the first frame must be HELLO {peer_id}")
     return frame.peer_id

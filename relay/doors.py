@@ -13,7 +13,7 @@ from typing import Any
 
 from channels.consumer import AsyncConsumer
 
-from relay import auth, envelope, metrics, wire
+from relay import auth, codec, envelope, metrics, wire
 from relay.credit import weight_of
 from relay.handshake import check_origin
 from relay.hub import Edge, hub
@@ -96,7 +96,7 @@ class Door(AsyncConsumer):
         if self.is_closing:
             return
         if self.version == 2:
-            data: Message = wire.encode_frame(frame, sender=sender)
+            data: Message = codec.encode_frame(frame, sender=sender)
             is_taken = self.outbox.put(data, weight_of(frame))
         else:
             data = envelope.encode(frame, to_peer=True)
@@ -136,7 +136,7 @@ class Door(AsyncConsumer):
             return
         self.is_closing = True
         self.settled()
-        last = wire.encode_frame(wire.Error("", code, message)) if self.version == 2 else None
+        last = codec.encode_frame(wire.Error("", code, message)) if self.version == 2 else None
         self.outbox.end(last or envelope.encode_error(code, message), wire.close_code(code), at_once=at_once)
         if self.link:
             hub.detach(self.link)

@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from relay.checked import checked_headers, checked_id, checked_request, checked_status, parsed_object
 from relay.wire import (
     KIB,
     MAX_BODY_BYTES,
@@ -37,13 +38,8 @@ from relay.wire import (
     Request,
     Response,
     WireError,
-    checked_headers,
-    checked_id,
-    checked_request,
-    checked_status,
     error_response,
     limits,
-    parsed_object,
 )
 
 LARGE_TEXT_BYTES = 64 * KIB  # from here on text goes as base64 where JSON's escapes would take more room than that

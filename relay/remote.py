@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from relay import metrics, wire
+from relay import codec, metrics, wire
 from relay.bus import Bus
 from relay.directory import Directory
 from relay.hub import Edge, Hub
@@ -52,7 +52,7 @@ class Remotes:
         """A frame that came from another process, and its caller's scope."""
         try:
             scope, data = unframed(item)
-            frame, to, sender = wire.decode_frame(data)
+            frame, to, sender = codec.decode_frame(data)
         except (WireError, UnicodeDecodeError) as error:
             return self._unreadable(process, error)
         match frame:
@@ -110,7 +110,7 @@ class Remotes:
             self._reply(process, error.request_id, error.code, error.message)
 
     def _reply(self, process: str, request_id: str, code: Code, message: str) -> None:
-        self.bus.send(process, framed("", wire.encode_frame(wire.Error(request_id, code, message))))
+        self.bus.send(process, framed("", codec.encode_frame(wire.Error(request_id, code, message))))
 
     def _end(self, ends: Ends, edge: RemotePeer | RemoteCaller, peer_id: str, scope: str) -> Link[Edge]:
         """The one that is there, unless its scope is a former one."""
@@ -147,14 +147,14 @@ class RemotePeer:
             case wire.Request():
                 self._ask(frame)
             case wire.Cancel():
-                self._bus.send(self.process, framed("", wire.encode_frame(frame, sender=sender)))
+                self._bus.send(self.process, framed("", codec.encode_frame(frame, sender=sender)))
 
     def close(self, code: Code, message: str) -> None:
         self._hub.detach(self.link)
 
     def _ask(self, request: wire.Request) -> None:
         scope = self._hub.switchboard.flights[request.request_id].caller.scope
-        item = framed(scope, wire.encode_frame(request, to=self.peer_id))
+        item = framed(scope, codec.encode_frame(request, to=self.peer_id))
         if not self._bus.has_room(self.process, len(item)) or not self._bus.send(self.process, item):
             self._hub.fail(self.link, request.request_id, Code.BUSY, f"{UNREACHABLE}; try again")
         accounts = self._hub.switchboard.accounts
@@ -172,11 +172,11 @@ class RemoteCaller:
     def deliver(self, frame: wire.Frame, sender: str = "") -> None:
         if not isinstance(frame, wire.Answer | wire.Error):
             return  # what is said about a socket
-        if self._bus.send(self.process, framed("", wire.encode_frame(frame, sender=sender))):
+        if self._bus.send(self.process, framed("", codec.encode_frame(frame, sender=sender))):
             return
         self._hub.cancel(self.link, frame.request_id)
         error = wire.Error(frame.request_id, Code.BUSY, "too many answers wait for the caller's process")
-        self._bus.send(self.process, framed("", wire.encode_frame(error)))
+        self._bus.send(self.process, framed("", codec.encode_frame(error)))
 
     def close(self, code: Code, message: str) -> None:
         self._hub.detach(self.link)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from relay import wire
+from relay import codec, wire
 from tests.lab import ends
 from tests.lab.ends import Envelope
 
@@ -16,14 +16,14 @@ class Frames:
     subprotocols = [wire.SUBPROTOCOL]
 
     def greeting(self, peer_id: str) -> bytes:
-        return wire.encode_frame(wire.Hello(peer_id))
+        return codec.encode_frame(wire.Hello(peer_id))
 
     def encode(self, envelope: Envelope, body: bytes | str) -> bytes:
         data = body.encode() if isinstance(body, str) else body
-        return wire.encode_frame(_frame(envelope, data), to=envelope.get("to", ""))
+        return codec.encode_frame(_frame(envelope, data), to=envelope.get("to", ""))
 
     def decode(self, message: bytes) -> tuple[Envelope, bytes]:
-        frame, _, sender = wire.decode_frame(message)
+        frame, _, sender = codec.decode_frame(message)
         match frame:
             case wire.Request(request_id, method, path, headers, body, sender, deadline_ms):
                 asked = {"method": method, "path": path, "headers": headers, "from": sender, "deadline_ms": deadline_ms}
@@ -50,7 +50,7 @@ class Frames:
         return {"type": type(frame).__name__.lower()}, b""
 
     def reply(self, envelope: Envelope) -> bytes | None:
-        return wire.encode_frame(wire.Pong(envelope["n"])) if envelope.get("type") == "ping" else None
+        return codec.encode_frame(wire.Pong(envelope["n"])) if envelope.get("type") == "ping" else None
 
 
 class Caller(ends.Caller):

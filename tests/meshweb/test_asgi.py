@@ -10,7 +10,7 @@ import pytest
 import requests
 import websocket
 
-from relay import wire
+from relay import codec, wire
 from tests.lab.site import Site
 from tests.tracker.views.test_nodes import WANTED
 
@@ -51,9 +51,9 @@ def test_a_node_behind_a_proxy_is_known_counted_and_logged_by_its_own_address(si
     url = f"ws://127.0.0.1:{site.port}/ws"
     ws = websocket.create_connection(url, header=header, subprotocols=[wire.SUBPROTOCOL], timeout=10)
     try:
-        ws.send_binary(wire.encode_frame(wire.Hello(node["peer_id"])))
+        ws.send_binary(codec.encode_frame(wire.Hello(node["peer_id"])))
         opcode, data = ws.recv_data()
-        assert isinstance(wire.decode_frame(data).frame, wire.Welcome), opcode
+        assert isinstance(codec.decode_frame(data).frame, wire.Welcome), opcode
         [entry] = lines(site, f"peer {node['peer_id']} is here from 203.0.113.9")
         assert (entry["logger"], entry["level"], entry["version"]) == ("relay.consumers", "INFO", 2)
         assert (entry["peer_id"], entry["address"]) == (node["peer_id"], "203.0.113.9")

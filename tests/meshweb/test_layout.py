@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"meshweb", "relay", "tracker", "nodes", "tests", "bench"}
-SHARED_WIRE = {"relay.wire", "relay.envelope", "relay.headers", "relay.served"}  # standard library only, for nodes too
+# Standard library only, for nodes too.
+SHARED_WIRE = {"relay.wire", "relay.codec", "relay.checked", "relay.envelope", "relay.headers", "relay.served"}
 ALLOWED = {
     "meshweb": {"tracker", "relay"},
     "tracker": {*SHARED_WIRE, "relay.client", "relay.presence", "relay.prometheus", "relay.report", "relay.auth"},

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Sequence
 
 from relay import envelope, wire
-from relay.wire import Frame, Ping, Pong, decode_frame, encode_frame
+from relay.codec import decode_frame, encode_frame
+from relay.wire import Frame, Ping, Pong
 from tests.nodes.websockets import Ended, ServerSocket, WebSocketServer
 
 

@@ -16,7 +16,8 @@ from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
 from nodes.tunnel import Tunnel
 from relay import envelope, wire
-from relay.wire import Code, Hello, Request, Welcome, decode_frame, encode_frame
+from relay.codec import decode_frame, encode_frame
+from relay.wire import Code, Hello, Request, Welcome
 from tests.nodes.certificates import tls_pair
 from tests.nodes.meshes import Mesh, parts, shared_tls
 from tests.nodes.relays import MiniRelay

@@ -6,7 +6,7 @@ import pytest
 
 from nodes.dialects import FrameDialect, TextDialect, refused
 from nodes.framing import Outgoing
-from relay import envelope, wire
+from relay import codec, envelope
 from relay.wire import Cancel, Code, Error, Ping, Request, Response, WireError
 from tests.nodes.websockets import BINARY, PING, TEXT
 
@@ -20,23 +20,23 @@ def test_version_1_writes_text_and_asks_with_the_websockets_own_ping() -> None:
 
 def test_version_2_writes_binary_frames() -> None:
     for frame in (Response("r1", 200, {}, b"\x00\xff"), Ping(7)):
-        assert FrameDialect().encode(frame) == Outgoing(wire.encode_frame(frame), BINARY)
+        assert FrameDialect().encode(frame) == Outgoing(codec.encode_frame(frame), BINARY)
 
 
 def test_both_read_what_the_relay_says() -> None:
     request = Request("r1", "POST", "/forward", {"a": "1"}, b"\x00\xff", "tracker")
 
     assert TextDialect().read(envelope.encode(request, to_peer=True)) == request
-    assert FrameDialect().read(wire.encode_frame(request)) == request
+    assert FrameDialect().read(codec.encode_frame(request)) == request
     assert TextDialect().read(envelope.encode(Cancel("r1"))) == Cancel("r1")
-    assert FrameDialect().read(wire.encode_frame(Cancel("r1"))) == Cancel("r1")
+    assert FrameDialect().read(codec.encode_frame(Cancel("r1"))) == Cancel("r1")
 
 
 def test_both_read_what_it_says_of_the_socket_as_the_same_error() -> None:
     error = Error("", Code.CONFLICT, "replaced")
 
     assert TextDialect().read(envelope.encode_error(Code.CONFLICT, "replaced")) == error
-    assert FrameDialect().read(wire.encode_frame(error)) == error
+    assert FrameDialect().read(codec.encode_frame(error)) == error
 
 
 def test_an_error_without_an_envelope_has_the_status_that_it_names() -> None:

@@ -15,20 +15,8 @@ from nodes.deadline import Deadline
 from nodes.hops import HopAnswer, HopError, TunnelHop
 from nodes.tunnel import Tunnel
 from relay import wire
-from relay.wire import (
-    Cancel,
-    Chunk,
-    Code,
-    Drain,
-    Error,
-    Frame,
-    Ping,
-    Pong,
-    Request,
-    Response,
-    decode_frame,
-    encode_frame,
-)
+from relay.codec import decode_frame, encode_frame
+from relay.wire import Cancel, Chunk, Code, Drain, Error, Frame, Ping, Pong, Request, Response
 from tests.nodes.test_bridge import bridged, until_gone, welcome
 from tests.nodes.websockets import Ended, ServerSocket, WebSocketServer
 

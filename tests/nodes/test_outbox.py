@@ -12,7 +12,7 @@ from nodes.dialects import FrameDialect
 from nodes.framing import Outgoing
 from nodes.outbox import MAX_BYTES, Outbox
 from nodes.pulse import Pulse
-from relay import wire
+from relay import codec, wire
 from relay.wire import Cancel, Chunk, Ping, Pong, Request, Response
 from tests.nodes.websockets import PONG
 
@@ -47,7 +47,7 @@ class FakeConnection:
         if message.opcode == PONG:
             self.sent.append(message.payload)
             return 0
-        frame = wire.decode_frame(message.payload).frame
+        frame = codec.decode_frame(message.payload).frame
         if not isinstance(frame, Ping):
             self.sent.append(frame)
         elif self.is_alive:

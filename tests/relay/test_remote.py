@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay import wire
+from relay import codec, wire
 from relay.bus import Bus
 from relay.directory import Directory, Entry, Snapshot
 from relay.hub import Edge, Hub
@@ -24,7 +24,7 @@ class Road:
 
     def __init__(self) -> None:
         self.is_up, self.room, self.most = True, 10_000_000, 10_000_000
-        self.sent: list[tuple[str, str, wire.Addressed]] = []  # to which process, the caller's scope, the frame
+        self.sent: list[tuple[str, str, codec.Addressed]] = []  # to which process, the caller's scope, the frame
 
     def has_room(self, process: str, num_bytes: int) -> bool:
         return self.is_up and num_bytes <= self.room
@@ -33,7 +33,7 @@ class Road:
         if len(item) > self.most:
             return False
         scope, data = unframed(item)
-        self.sent.append((process, scope, wire.decode_frame(data)))
+        self.sent.append((process, scope, codec.decode_frame(data)))
         return True
 
     def last(self) -> Any:
@@ -109,15 +109,15 @@ async def test_a_request_to_another_process_peer_crosses_with_who_asks_and_his_s
     assert isinstance(frame, Request)
     assert (frame.body, frame.headers) == (b"ask", {"x-a": "1"})
     answer = Response(frame.request_id, 200, body=b"out")
-    remotes.hear("p", framed("", wire.encode_frame(answer, sender="b")))
+    remotes.hear("p", framed("", codec.encode_frame(answer, sender="b")))
     assert a.frames == [Response("1", 200, body=b"out")]
 
 
 async def test_an_answer_of_a_process_that_was_not_asked_is_dropped(hub: Hub, remotes: Remotes, road: Road) -> None:
     a = Socket(hub, "a")
     hub.request(a.link, "b", ASKED)
-    remotes.hear("q", framed("", wire.encode_frame(Response(asked_abroad(road), 200))))
-    remotes.hear("p", framed("", wire.encode_frame(Response("unheard-of", 200))))
+    remotes.hear("q", framed("", codec.encode_frame(Response(asked_abroad(road), 200))))
+    remotes.hear("p", framed("", codec.encode_frame(Response("unheard-of", 200))))
     assert a.frames == []
 
 
@@ -126,7 +126,7 @@ async def test_an_error_of_the_other_process_is_the_outcome_and_nothing_is_cance
 ) -> None:
     a = Socket(hub, "a")
     hub.request(a.link, "b", ASKED)
-    remotes.hear("p", framed("", wire.encode_frame(Error(asked_abroad(road), Code.PEER_BUSY, "wait"))))
+    remotes.hear("p", framed("", codec.encode_frame(Error(asked_abroad(road), Code.PEER_BUSY, "wait"))))
     assert a.error() is Code.PEER_BUSY
     assert len(road.sent) == 1
 
@@ -164,7 +164,7 @@ async def test_when_what_is_on_the_way_may_be_lost_both_directions_end(hub: Hub,
     hub.register(local.link)
     hub.request(a.link, "b", ASKED)
     hub.request(other.link, "c", ASKED)
-    remotes.hear("p", framed("m", wire.encode_frame(Request("theirs", "POST", "/forward", sender="x"), to="l")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("theirs", "POST", "/forward", sender="x"), to="l")))
     [asked] = local.frames
     assert isinstance(asked, Request)
     remotes.failed("p", "the test says so")
@@ -185,7 +185,7 @@ async def test_a_caller_that_leaves_is_a_cancel_on_the_way(hub: Hub, remotes: Re
     hub.request(a.link, "b", ASKED)
     asked = asked_abroad(road)
     hub.detach(a.link)
-    assert road.sent[-1] == ("p", "", wire.Addressed(Cancel(asked), "", "a"))
+    assert road.sent[-1] == ("p", "", codec.Addressed(Cancel(asked), "", "a"))
 
 
 async def test_what_others_ask_reaches_the_peer_and_its_answer_goes_back_under_their_id(
@@ -193,7 +193,7 @@ async def test_what_others_ask_reaches_the_peer_and_its_answer_goes_back_under_t
 ) -> None:
     local = Socket(hub, "l")
     hub.register(local.link)
-    remotes.hear("p", framed("m", wire.encode_frame(Request("theirs", "POST", "/forward", sender="x"), to="l")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("theirs", "POST", "/forward", sender="x"), to="l")))
     [asked] = local.frames
     assert isinstance(asked, Request)
     assert asked.sender == "x"
@@ -211,14 +211,14 @@ async def test_the_scope_is_checked_again_here(hub: Hub, remotes: Remotes, road:
     local = Socket(hub, "l")
     hub.register(local.link)
     for scope in ("another", ""):
-        remotes.hear("p", framed(scope, wire.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
+        remotes.hear("p", framed(scope, codec.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
         assert road.last().code is Code.NOT_FOUND
-    remotes.hear("p", framed("", wire.encode_frame(Request("1", "POST", "/forward", sender=wire.TRACKER), to="l")))
+    remotes.hear("p", framed("", codec.encode_frame(Request("1", "POST", "/forward", sender=wire.TRACKER), to="l")))
     assert len(local.frames) == 1
 
 
 async def test_what_is_asked_of_a_peer_that_has_moved_goes_no_further(hub: Hub, remotes: Remotes, road: Road) -> None:
-    remotes.hear("p", framed("m", wire.encode_frame(Request("1", "POST", "/forward", sender="x"), to="c")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("1", "POST", "/forward", sender="x"), to="c")))
     [(process, _, (error, _, _))] = road.sent
     assert isinstance(error, Error)
     assert (process, error.request_id, error.code) == ("p", "1", Code.PEER_GONE)
@@ -227,17 +227,17 @@ async def test_what_is_asked_of_a_peer_that_has_moved_goes_no_further(hub: Hub, 
 async def test_a_cancel_of_theirs_reaches_the_peer(hub: Hub, remotes: Remotes, road: Road) -> None:
     local = Socket(hub, "l")
     hub.register(local.link)
-    remotes.hear("p", framed("m", wire.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
-    remotes.hear("q", framed("", wire.encode_frame(Cancel("1"), sender="x")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
+    remotes.hear("q", framed("", codec.encode_frame(Cancel("1"), sender="x")))
     assert len(local.frames) == 1
-    remotes.hear("p", framed("", wire.encode_frame(Cancel("1"), sender="x")))
+    remotes.hear("p", framed("", codec.encode_frame(Cancel("1"), sender="x")))
     assert isinstance(local.frames[1], Cancel)
 
 
 async def test_answers_that_find_no_room_end_their_request_at_both_ends(hub: Hub, remotes: Remotes, road: Road) -> None:
     local = Socket(hub, "l")
     hub.register(local.link)
-    remotes.hear("p", framed("m", wire.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
     [asked] = local.frames
     assert isinstance(asked, Request)
     hub.answer(local.link, Response(asked.request_id, 200, stream=True))
@@ -258,7 +258,7 @@ async def test_what_cannot_be_read_is_dropped(remotes: Remotes, road: Road, item
 
 
 async def test_a_request_that_cannot_be_read_is_answered(remotes: Remotes, road: Road) -> None:
-    data = wire.encode_frame(Request("1", "POST", "/forward", sender="x")).replace(b'"POST"', b"123456")
+    data = codec.encode_frame(Request("1", "POST", "/forward", sender="x")).replace(b'"POST"', b"123456")
     remotes.hear("p", framed("m", data))
     assert (road.last().request_id, road.last().code) == ("1", Code.BAD_REQUEST)
 
@@ -270,7 +270,7 @@ async def test_ends_that_nothing_hangs_on_are_let_go(
     hub.register(local.link)
     hub.request(a.link, "b", ASKED)
     hub.request(a.link, "c", Request("2", "POST", "/forward"))
-    remotes.hear("p", framed("m", wire.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
+    remotes.hear("p", framed("m", codec.encode_frame(Request("1", "POST", "/forward", sender="x"), to="l")))
     directory.heard_gone("b", 1)
     directory.heard_gone("c", 2)
     remotes.sweep()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import websocket
 
-from relay import envelope, wire
+from relay import codec, envelope, wire
 from relay.wire import Chunk, Code, Error, Ping, Pong, Request, Response
 from tests.relay.conftest import ON_UVICORN, Relay
 from tests.relay.tunnels import Tunnel
@@ -129,7 +129,7 @@ def ask_for_more(asker: websocket.WebSocket, version: int, number: int) -> bool:
     request = Request(str(number), "POST", "/forward")
     try:
         if version == 2:
-            asker.send_binary(wire.encode_frame(request))
+            asker.send_binary(codec.encode_frame(request))
         else:
             asker.send(envelope.encode(request))
         return True

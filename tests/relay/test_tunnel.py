@@ -10,7 +10,7 @@ import time
 import pytest
 import websocket
 
-from relay import envelope, wire
+from relay import codec, envelope, wire
 from relay.wire import Cancel, Chunk, Code, End, Error, Ping, Pong, Request, Response, Welcome
 from tests.relay.conftest import Relay
 from tests.relay.ends import die, end, hear, take
@@ -127,7 +127,7 @@ def test_messages_are_read_in_whatever_pieces_they_come(relay: Relay, piece_byte
     a, b = Tunnel.register(relay, "aa11"), Tunnel.register(relay, "bb22")
     bodies = [b"", OCTETS, bytes(100_000), b"short", bytes(1200)]
     requests = [
-        wire.encode_frame(Request(str(n), "POST", "/forward", {}, body), to="bb22") for n, body in enumerate(bodies)
+        codec.encode_frame(Request(str(n), "POST", "/forward", {}, body), to="bb22") for n, body in enumerate(bodies)
     ]
     whole = [bytes(websocket.ABNF.create_frame(it, websocket.ABNF.OPCODE_BINARY).format()) for it in requests]
     ping = bytes(websocket.ABNF.create_frame(b"", websocket.ABNF.OPCODE_PING).format())
@@ -219,9 +219,9 @@ BAD = [
     (b"\x02\x01\x00\x02{}", "", Code.BAD_REQUEST),
     (b'\x02\x01\x00\x0a{"id":"1"}', "1", Code.BAD_REQUEST),
     (b"\x02\x63\x00\x02{}", "", Code.BAD_REQUEST),
-    (wire.encode_frame(wire.Hello("aa11")), "", Code.BAD_REQUEST),
-    (wire.encode_frame(wire.Drain(1, 1)), "", Code.BAD_REQUEST),
-    (wire.encode_frame(Request("1", "GET", "/admin"), to="bb22"), "1", Code.FORBIDDEN),
+    (codec.encode_frame(wire.Hello("aa11")), "", Code.BAD_REQUEST),
+    (codec.encode_frame(wire.Drain(1, 1)), "", Code.BAD_REQUEST),
+    (codec.encode_frame(Request("1", "GET", "/admin"), to="bb22"), "1", Code.FORBIDDEN),
 ]
 
 
@@ -269,7 +269,7 @@ def test_a_bad_credential_is_told_why_in_a_frame(
     ws = relay.connect(path, credential, subprotocols=[wire.SUBPROTOCOL])
     data = ws.recv()
     assert isinstance(data, bytes)
-    error = wire.decode_frame(data).frame
+    error = codec.decode_frame(data).frame
     assert isinstance(error, Error)
     assert (error.code, closing(ws)) == (code, close)
 
@@ -277,8 +277,8 @@ def test_a_bad_credential_is_told_why_in_a_frame(
 @pytest.mark.parametrize(
     ("first", "code", "close"),
     [
-        (wire.encode_frame(wire.Hello("bb22")), Code.FORBIDDEN, 4403),
-        (wire.encode_frame(Ping(1)), Code.BAD_REQUEST, 4400),
+        (codec.encode_frame(wire.Hello("bb22")), Code.FORBIDDEN, 4403),
+        (codec.encode_frame(Ping(1)), Code.BAD_REQUEST, 4400),
         (b"\x02", Code.BAD_REQUEST, 4400),
         (b"\x02" + b"x" * 8192, Code.TOO_LARGE, 4413),
         (b"\x03\x08\x00\x12" + b'{"peer_id":"aa11"}', Code.UPGRADE, wire.CLOSE_UPGRADE),

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import websocket
 
-from relay import wire
-from relay.wire import Addressed, Hello, Ping, Pong, Request, Welcome
+from relay import codec, wire
+from relay.codec import Addressed
+from relay.wire import Hello, Ping, Pong, Request, Welcome
 
 if TYPE_CHECKING:
     from tests.relay.conftest import Relay
@@ -38,7 +39,7 @@ class Tunnel:
         return tunnel
 
     def say(self, frame: wire.Frame, to: str = "") -> None:
-        self.ws.send_binary(wire.encode_frame(frame, to=to))
+        self.ws.send_binary(codec.encode_frame(frame, to=to))
 
     def ask(self, request_id: str, to: str = "", body: bytes = b"", **fields: Any) -> None:
         self.say(Request(request_id, "POST", "/forward", {}, body, **fields), to)
@@ -58,7 +59,7 @@ class Tunnel:
         """Whatever comes; a PING isn't answered."""
         data = self.ws.recv()
         assert isinstance(data, bytes), data
-        return wire.decode_frame(data)
+        return codec.decode_frame(data)
 
     def take(self) -> Request:
         """The next request that the peer is asked."""

@@ -37,8 +37,8 @@ def checked_request(message: dict[str, Any], request_id: str) -> tuple[str, str,
         raise WireError(Code.BAD_REQUEST, "method and path must be strings", request_id)
     headers = checked_headers(message, request_id, room=MAX_META_BYTES - len(method) - len(path))
     deadline_ms = message.get("deadline_ms")
-    if deadline_ms is not None and (type(deadline_ms) is not int or deadline_ms <= 0):
-        raise WireError(Code.BAD_REQUEST, "deadline_ms must be a positive integer", request_id)
+    if deadline_ms is not None and (type(deadline_ms) is not int or not 0 < deadline_ms < 2**53):
+        raise WireError(Code.BAD_REQUEST, "deadline_ms must be an integer from 1 to 2^53 - 1", request_id)
     return method, path, headers, deadline_ms
 
 

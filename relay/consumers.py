@@ -30,8 +30,10 @@ class PeerConsumer(Door):
         try:
             hub.answer(link, envelope.decode_answer(text))
         except WireError as error:
-            hub.malformed(link, error)
             logger.warning("peer %s sent what can't be read: %s", link.peer_id, error.message, extra=fields_of(link))
+            hub.malformed(link, error)
+            if not error.request_id:
+                hub.tell(link, wire.Error("", error.code, error.message))
 
     def heard_frame(self, link: Link[Edge], data: bytes) -> None:
         if not link.generation:
@@ -124,6 +126,7 @@ class NoDoor(Door):
     max_early_bytes = wire.MAX_FIRST_MESSAGE_BYTES
 
     def _connected(self) -> None:
+        self.address = str((self.scope.get("client") or ("",))[0])
         self.outbox.accept(next(iter(self.scope.get("subprotocols", ())), None))
         self.refuse(
             Code.NOT_FOUND, "no socket is served here; a node registers at /ws, a caller asks at /rpc/<peer_id>"
@@ -145,7 +148,7 @@ def passed(door: Door, link: Link[Edge], frame: wire.Frame) -> None:
         case wire.Error(request_id, code, message) if request_id:
             hub.malformed(link, WireError(code, message, request_id))
         case _:
-            what = f"a {type(frame).__name__} isn't for the relay to hear now"
+            what = f"{type(frame).__name__.upper()} isn't for the relay to hear now"
             hub.tell(link, wire.Error("", Code.BAD_REQUEST, what))
 
 

@@ -15,9 +15,9 @@ def check_origin(headers: Headers) -> None:
     origin = fields.get(b"origin")
     if origin is None:
         return
-    host = urlsplit(f"//{fields.get(b'host', b'').decode('latin-1')}")
     try:
-        if urlsplit(origin.decode("latin-1")).hostname == host.hostname:
+        host = urlsplit(f"//{fields.get(b'host', b'').decode('latin-1')}").hostname
+        if host and urlsplit(origin.decode("latin-1")).hostname == host:
             return
     except ValueError:
         pass

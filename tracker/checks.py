@@ -52,9 +52,10 @@ def problems_of_several(relay_urls: Sequence[str], redis_url: str, engine: str) 
     has_several = len(relay_urls) > 1
     problems: list[CheckMessage] = []
     if (has_several or redis_url) and engine == SQLITE:
-        what = "REDIS_URL is set" if redis_url else "RELAY_URLS names several processes"
-        hint = "Set DATABASE_URL to a PostgreSQL database, like postgresql://user:password@host/name."
-        problems.append(Error(f"{what}, and the database is a file of one machine.", hint=hint, id="tracker.E002"))
+        what = "REDIS_URL joins several processes" if redis_url else "RELAY_URLS names several processes"
+        name = "REDIS_URL" if redis_url else "RELAY_URLS"
+        hint = f"Set DATABASE_URL to a PostgreSQL database, like postgresql://user:password@host/name, or unset {name}."
+        problems.append(Error(f"{what}, and an SQLite file serves one.", hint=hint, id="tracker.E002"))
     if has_several and not redis_url:
         hint = "Set REDIS_URL to the same Redis for all of them, like redis://127.0.0.1:6379/0."
         problems.append(

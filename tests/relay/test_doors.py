@@ -94,6 +94,7 @@ def test_outcomes_and_drops_are_counted(relay: Relay) -> None:
     peer, caller = relay.register("aa11"), relay.connect("/rpc/aa11", relay.credential("cc33"))
     peer.send('{"request_id":"nobody","status":200}')
     peer.send("nonsense")
+    assert hear(peer).status == 400
     caller.send(envelope.encode(wire.Request("1", "GET", "/health")))
     answer(peer, lambda it: Response(it, 200))
     caller.recv()
@@ -123,7 +124,9 @@ def test_a_binary_message_is_told_which_version_is_spoken_and_the_socket_lives(r
     assert hear(caller).status == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/ws/", "/rpc/", "/rpc/aa11/x", "/admin/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/ws/", "/rpc/", "/rpc/aa11/x", "/admin/", "/rpc/%00%00", "/rpc/" + "a" * 129, "/rpc/%c3%a9"]
+)
 def test_any_other_path_is_404_in_a_frame(relay: Relay, path: str) -> None:
     assert end(relay.connect(path, relay.credential("aa11"))) == (404, 4404)
 

@@ -28,3 +28,9 @@ def test_pages_of_other_hosts_are_refused(origin: bytes) -> None:
     with pytest.raises(WireError, match="may not open") as caught:
         check_origin([(b"host", b"mesh.example"), (b"origin", origin)])
     assert caught.value.code is Code.FORBIDDEN
+
+
+@pytest.mark.parametrize(("host", "origin"), [(b"[", b"http://e"), (b":80", b"null"), (b"", b"null")])
+def test_a_host_that_is_none_is_nobodys_page(host: bytes, origin: bytes) -> None:
+    with pytest.raises(WireError, match="may not open"):
+        check_origin([(b"host", host), (b"origin", origin)])

@@ -213,8 +213,14 @@ def test_an_answer_over_the_limit_is_too_large_to_the_asker_and_both_sockets_liv
             assert b.hear() == Cancel(asked.request_id)
 
 
+def frame_of(kind: int, meta: str) -> bytes:
+    return bytes((2, kind)) + len(meta).to_bytes(2, "big") + meta.encode()
+
+
+LATE = '{"id":"1","to":"bb22","method":"POST","path":"/forward","deadline_ms":1' + 400 * "0" + "}"
 BAD = [
     (b"\x02", "", Code.BAD_REQUEST),
+    (frame_of(1, LATE), "1", Code.BAD_REQUEST),
     (b"\x02\x01\xff", "", Code.BAD_REQUEST),
     (b"\x02\x01\x00\x02{}", "", Code.BAD_REQUEST),
     (b'\x02\x01\x00\x0a{"id":"1"}', "1", Code.BAD_REQUEST),

@@ -12,6 +12,7 @@ from nodes.hops import Dialler, HopAnswer, HopError
 from relay import headers as names
 from relay import wire
 from relay.headers import Hop
+from tests.nodes.clocks import Time
 
 PEER = "ab12cd34" * 4
 OK = HopAnswer(200, {names.COMPUTE_MS: "2.5", names.QUEUE_MS: "0.5"}, b"{}")
@@ -52,14 +53,6 @@ class FakeDialler:
 
     def direct_hop(self, endpoint: str) -> Any:
         return self._direct
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def hop_over(

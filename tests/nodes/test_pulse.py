@@ -6,14 +6,7 @@ import pytest
 
 from nodes.pulse import Pulse
 from relay.wire import MAX_BYTES_IN_FLIGHT, PING_EACH_BYTES
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.nodes.clocks import Time
 
 
 @pytest.fixture

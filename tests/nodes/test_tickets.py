@@ -8,6 +8,7 @@ import pytest
 from nodes.tickets import TicketBook, TrackerClock
 from relay.headers import TICKET, Ticket
 from relay.wire import TRACKER, Code, WireError
+from tests.nodes.clocks import Time
 from tests.nodes.meshes import FINGERPRINT, Signer
 
 HEAD, TAIL, OTHER = "aaaaaaaa", "bbbbbbbb", "cccccccc"
@@ -16,19 +17,9 @@ TRACKER_NOW = 1_000_000.0
 SOON = int(TRACKER_NOW) + 60
 
 
-class Time:
-    """A machine's monotonic clock."""
-
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def time() -> Time:
-    return Time()
+    return Time(50.0)
 
 
 @pytest.fixture

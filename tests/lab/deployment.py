@@ -13,20 +13,11 @@ from tests.lab.postgres import Postgres
 from tests.lab.processes import ROOT, Process, environment, free_port, manage_py
 from tests.lab.redis import Redis
 from tests.lab.site import Site
-from tests.lab.terminator import make_certificates
+from tests.lab.terminator import PREFACE, make_certificates
 
 FILES = ROOT / "docs" / "deploy"
 NAMES_IN_FILES = {"web": 8000, "relay-one": 8001, "relay-two": 8002}  # and their ports
-_AROUND = """
-daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr warn;
-events {{ worker_connections 256; }}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  include {folder}/meshnet.conf;
-}}
-"""
+_AROUND = PREFACE + "  include {folder}/meshnet.conf;\n}}\n"
 
 
 class Deployment(Site):

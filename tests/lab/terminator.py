@@ -14,14 +14,18 @@ from cryptography.x509.oid import NameOID
 
 from tests.lab.processes import Process, environment, free_port
 
-_CONFIGURATION = """
+# The beginning of an nginx.conf whose every file lies in `folder`; the http block stays open.
+PREFACE = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr warn;
 events {{ worker_connections 256; }}
 http {{
   access_log off;
   client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-  map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
+"""
+_CONFIGURATION = (
+    PREFACE
+    + """  map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
   server {{
     listen 127.0.0.1:{port} ssl;
     ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.key;
@@ -36,6 +40,7 @@ http {{
   }}
 }}
 """
+)
 
 
 class Terminator:

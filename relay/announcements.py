@@ -89,7 +89,7 @@ class Announcements:
     async def _announce(self, peer_id: str, link: Link[Edge]) -> None:
         entry = Entry(self._leases.process, 0, link.scope, link.since, link.version, link.address)
         is_late = time.time() - link.since > LATE_S
-        stored, _ = await self._leases.announce(peer_id, entry, is_late=is_late)
+        stored = await self._leases.announce(peer_id, entry, is_late=is_late)
         entry = Entry.from_json(stored)
         if entry.process == self._leases.process:
             self._written[peer_id] = Written(link, stored, entry.generation)

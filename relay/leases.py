@@ -83,10 +83,10 @@ _ANNOUNCE = (
     + """
 redis.call('SADD', KEYS[3], table.remove(ARGV, 1))
 local before = redis.call('HGET', KEYS[1], ARGV[1])
-if before and ARGV[3] == '1' and cjson.decode(before).since > tonumber(ARGV[4]) then return {before, false} end
+if before and ARGV[3] == '1' and cjson.decode(before).since > tonumber(ARGV[4]) then return before end
 local entry = '{"generation":' .. next_change() .. ',' .. string.sub(ARGV[2], 2)
 redis.call('HSET', KEYS[1], ARGV[1], entry)
-return {entry, before}
+return entry
 """
 )
 
@@ -145,11 +145,10 @@ class Leases:
         own = {peer_id: stored[peer_id] for peer_id, entry in peers.items() if entry.process == self.process}
         return bool(was_known), Snapshot(int(now), processes, peers, own)
 
-    async def announce(self, peer_id: str, entry: Entry, *, is_late: bool) -> tuple[str, str | None]:
-        """The entry that counts now, as stored, and the one before it. A late one gives way to one since then."""
+    async def announce(self, peer_id: str, entry: Entry, *, is_late: bool) -> str:
+        """The entry that counts now, as stored. A late one gives way to one since then."""
         given = [self.process, peer_id, _without_generation(entry), "1" if is_late else "0", entry.since]
-        stored, before = await self._run(_ANNOUNCE, given)
-        return str(stored), before
+        return str(await self._run(_ANNOUNCE, given))
 
     async def restore(self, peer_id: str, stored: str) -> str:
         """Puts an entry back with its own generation; the entry that counts now."""
@@ -185,9 +184,7 @@ class Leases:
 
 
 def connecting(url: str) -> dict[str, Any]:
-    """How every connection to Redis is made. No timeout for each read: a subscription may be idle (the default, five
-    seconds, ends it), the rest has deadlines of ours, and redis-py's own wait_for may eat a cancel on Python 3.11.
-    """
+    """No timeout for each read: every wait has a deadline of ours, and redis-py's may eat a cancel on Python 3.11."""
     options: dict[str, Any] = {"socket_timeout": None, "socket_connect_timeout": CONNECT_S}
     return options if url.startswith("unix:") else options | {"socket_keepalive": True}
 

@@ -109,7 +109,7 @@ async def test_a_message_that_is_lost_fails_both_ends_and_both_go_on(
 async def test_a_subscriber_that_redis_cuts_off_loses_messages_but_nobody_waits_for_them(
     server: Redis, ends: tuple[Process, Process]
 ) -> None:
-    """As when it is over Redis' output limit: the connection ends, and the layer makes another without a word."""
+    """As when it is over Redis' output limit: the connection ends without a word of what was on its way."""
     a, b = ends
     with redis.Redis.from_url(server.url) as admin:
         admin.client_kill_filter(_type="pubsub")

@@ -109,5 +109,4 @@ def _error_in(text: str) -> Error | None:
     if not isinstance(answer, wire.Response) or answer.request_id:
         return None
     code, message = wire.error_of(answer.status, answer.body)
-    known = next((known for known in Code if known == code), Code.INTERNAL)
-    return Error("", known, message)
+    return Error("", wire.code_of(code), message)

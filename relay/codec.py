@@ -28,10 +28,10 @@ from relay.wire import (
     Response,
     Welcome,
     WireError,
+    code_of,
 )
 
 MAX_ERROR_CHARACTERS = 500
-_CODES = {code.value: code for code in Code}
 _WITH_ID = frozenset({Kind.REQUEST, Kind.RESPONSE, Kind.CHUNK, Kind.CANCEL, Kind.ERROR})
 _KINDS = {
     Request: Kind.REQUEST,
@@ -157,7 +157,7 @@ def _about_a_request(kind: int, meta: dict[str, Any], request_id: str, body: byt
     code, message = meta.get("code"), meta.get("message")
     if not isinstance(code, str) or not isinstance(message, str):
         raise WireError(Code.BAD_REQUEST, "an ERROR has code and message", request_id)
-    return Error(request_id, _CODES.get(code, Code.INTERNAL), message[:MAX_ERROR_CHARACTERS])
+    return Error(request_id, code_of(code), message[:MAX_ERROR_CHARACTERS])
 
 
 def _about_the_socket(kind: int, meta: dict[str, Any]) -> Frame:

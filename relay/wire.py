@@ -102,6 +102,8 @@ STATUS = {
     Code.DEADLINE: 504,
 }
 
+_CODES = {code.value: code for code in Code}
+
 # Close codes are 4000 + status, but for CLOSE_UPGRADE; WebSocket leaves 4000-4999 to applications.
 CLOSE_CREDENTIAL = 4401
 CLOSE_FORBIDDEN = 4403
@@ -214,6 +216,11 @@ Frame = Request | Answer | Cancel | Error | Ping | Pong | Hello | Welcome | Drai
 def is_last(frame: Answer | Error) -> bool:
     """Whether nothing follows it: one answer whole, the end of a streamed one, an error in the middle of one."""
     return isinstance(frame, End | Error) or (isinstance(frame, Response) and not frame.stream)
+
+
+def code_of(text: str) -> Code:
+    """A code of a later version is an internal error to this one."""
+    return _CODES.get(text, Code.INTERNAL)
 
 
 def close_code(code: Code) -> int:

@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from nodes.cache import HopCache
 from nodes.sampling import Sampling, SamplingError, sample
 from nodes.sessions import Busy, Missing, Session, Sessions, Stale, StepKey
-from nodes.shard import Shard
+from nodes.shard import Row, Shard, ShardCache
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +50,7 @@ class Step:
     hidden: torch.Tensor | None  # [1, tokens, width] before start_layer; None: embed token_ids
     sampling: Sampling | None  # at the tail: how to choose the next token; None: nothing is sampled
     reserve_tokens: int = 0  # on the first step: tokens the session may come to hold
+    num_drafts: int = 0  # of the last tokens, how many are guesses that the tail accepts or replaces
 
     @property
     def num_tokens(self) -> int:
@@ -92,7 +92,7 @@ class Engine:
     ) -> None:
         self.shard, self.max_cached_tokens = shard, max_cached_tokens
         self._clock = clock
-        self._sessions: Sessions[HopCache, StepResult] = Sessions(max_cached_tokens, idle_s)
+        self._sessions: Sessions[ShardCache, StepResult] = Sessions(max_cached_tokens, idle_s)
         self._queue: queue.Queue[_Work] = queue.Queue(MAX_QUEUED_CLOSES + 1)
         self._thread = threading.Thread(target=self._work_until_told, name="engine", daemon=True)
         self._stopping = threading.Event()
@@ -187,23 +187,25 @@ class Engine:
         return result
 
     def _forward(
-        self, step: Step, session: Session[HopCache, StepResult]
+        self, step: Step, session: Session[ShardCache, StepResult]
     ) -> tuple[torch.Tensor | None, tuple[int, ...]]:
         layers = (step.start_layer, step.end_layer)
         if session.cache is None:
             session.cache = self.shard.new_cache(*layers, room_tokens=session.reserved_tokens)
         session.cache.crop_to(step.position)
-        inputs = step.token_ids if step.hidden is None else step.hidden
-        hidden = self.shard.forward(inputs, session.cache, step.position, *layers)
+        inputs = step.token_ids if step.hidden is None else step.hidden[0]
+        num_logits = 0 if step.sampling is None else 1 + step.num_drafts
+        [output] = self.shard.forward([Row(session.cache, step.position, inputs, num_logits)], *layers)
         if step.end_layer < self.shard.num_layers:
-            return hidden, ()
-        return None, self._sample(hidden, step)
+            return output.unsqueeze(0), ()
+        return None, self._sample(output, step)
 
-    def _sample(self, hidden: torch.Tensor, step: Step) -> tuple[int, ...]:
+    def _sample(self, logits: torch.Tensor, step: Step) -> tuple[int, ...]:
+        """logits: [1 + drafts, vocab_size]"""
         if step.sampling is None:
             return ()
         try:
-            return (sample(self.shard.logits(hidden), step.sampling, step.position + step.num_tokens),)
+            return (sample(logits[0], step.sampling, step.position + step.num_tokens),)
         except SamplingError as error:
             raise EngineError(str(error)) from error
 

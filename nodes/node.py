@@ -189,7 +189,15 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions)
     start, end = registration.start_layer, registration.end_layer
     logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
     torch.set_num_threads(options.num_threads)
-    shard = load_shard(folder, start, end, options.dtype, progress=sys.stderr.isatty())
+    shard = load_shard(
+        folder,
+        start,
+        end,
+        options.dtype,
+        weights=options.weights,
+        executor=options.executor,
+        progress=sys.stderr.isatty(),
+    )
     logger.info("Loaded layers %d–%d", start, end - 1)
     return shard
 

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from nodes.state import default_folder
 from relay.wire import PING_S, WIRE_VERSIONS
 
+WEIGHTS = ("dense", "int8", "int4")
+EXECUTORS = ("auto", "lean", "transformers")
 PREFERENCES = ("relay", "direct", "fastest")  # which path to a hop comes first, where there are several
 
 _LAYERS = re.compile(r"(\d{1,6}):(\d{1,6})")
@@ -42,6 +44,10 @@ class NodeOptions:
     prefer: str = PREFERENCES[0]
     wire_versions: tuple[int, ...] = WIRE_VERSIONS
     relay_ping_s: float = PING_S
+    weights: str = "dense"  # how the shard's matrices are held: dense in `dtype`, or quantized to int8 or int4
+    executor: str = "auto"
+    max_kv_tokens: int | None = None  # tokens that caches may hold together; None: what memory allows
+    tokenizer: Path | None = None  # a folder whose tokenizer is used instead of the model's
 
 
 def read_options(
@@ -76,6 +82,10 @@ def read_options(
         prefer=options["prefer"],
         wire_versions=_wire_versions(wire_versions),
         relay_ping_s=relay_ping_s,
+        weights=options["weights"],
+        executor=options["executor"],
+        max_kv_tokens=_max_kv_tokens(options["max_kv_tokens"]),
+        tokenizer=Path(options["tokenizer"]).expanduser() if options["tokenizer"] else None,
     )
 
 
@@ -123,6 +133,12 @@ def _wire_versions(words: Sequence[str]) -> tuple[int, ...]:
     if any(word not in known for word in words):
         raise UsageError(f"MESHNET_WIRE_VERSIONS {','.join(words)!r}: this node speaks {', '.join(known)}")
     return tuple(sorted(known[word] for word in set(words))) or WIRE_VERSIONS
+
+
+def _max_kv_tokens(asked: int | None) -> int | None:
+    if asked is not None and asked < 1:
+        raise UsageError(f"--max-kv-tokens {asked}: at least one")
+    return asked
 
 
 def _threads(asked: int | None) -> int:

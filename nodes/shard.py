@@ -1,192 +1,98 @@
 """A shard: some of a model's layers, in memory, and the forward pass through them.
 
-The shard is the model's own class of transformers. Its subclass replaces every layer outside the shard by a
-pass-through before the weights are read, so that from_pretrained reads only what is left. Config and layer numbers
-stay whole, because families index rotary embeddings, windows and experts by the absolute number.
+Two executors keep one contract. `modules.py` runs transformers' own modules: every family, and the reference.
+`lean.py` runs Llama-shaped blocks with as little as they need; it is taken where it covers the model's config.
 """
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import nn
-from transformers import AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
 
 from nodes.activations import DTYPES
-from nodes.cache import HopCache
 from nodes.weights import ModelError, ModelFolder
 
-# transformers switches tying off for the whole process while it loads; two loads at once leave it off for ever.
-_LOADING = threading.Lock()
+
+class ShardCache(Protocol):
+    """The keys and values of one session for a hop's layers."""
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    def crop_to(self, num_tokens: int) -> None: ...
 
 
-class PassThrough(nn.Module):
-    """Stands where a layer, a norm or a head is another node's."""
+@dataclass(slots=True)
+class Row:
+    """One session's part of a forward pass.
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return hidden
+    `inputs`: hidden states [tokens, width] before the hop's first layer, or token ids where that is layer 0.
+    `position`: index of the first token, which must be the cache's length.
+    `num_logits`: at the tail, of how many of the last tokens logits are wanted.
+    """
+
+    cache: Any  # a ShardCache of the same shard and hop
+    position: int
+    inputs: torch.Tensor | Sequence[int]
+    num_logits: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.inputs)
 
 
-class Shard:
+class Shard(ABC):
     """Layers [start_layer, end_layer) of a model. Not safe for threads: one engine owns it."""
 
-    def __init__(self, model: Any, start_layer: int, end_layer: int, dtype: str) -> None:
-        self._model, self._base = model, model.base_model
-        self.start_layer, self.end_layer, self.dtype = start_layer, end_layer, dtype
-        config = model.config
+    executor: str  # the name of the implementation
+
+    def __init__(self, config: Any, start_layer: int, end_layer: int, dtype: str, weights: str = "dense") -> None:
+        self.start_layer, self.end_layer, self.dtype, self.weights = start_layer, end_layer, dtype, weights
         self.num_layers, self.width = int(config.num_hidden_layers), int(config.hidden_size)
         self.vocab_size, self.context_length = int(config.vocab_size), int(config.max_position_embeddings)
         self.is_head, self.is_tail = start_layer == 0, end_layer == self.num_layers
-        self._layers, self._norm, self._pass = list(self._base.layers), self._base.norm, PassThrough()
-        self._hops: dict[tuple[int, int], nn.ModuleList] = {(start_layer, end_layer): self._base.layers}
 
-    def new_cache(self, start_layer: int, end_layer: int, room_tokens: int = 0) -> HopCache:
-        return HopCache(start_layer, end_layer, room_tokens)
+    @abstractmethod
+    def new_cache(self, start_layer: int, end_layer: int, room_tokens: int = 0) -> ShardCache:
+        """An empty cache for a hop's layers. `room_tokens`: what the session has reserved; it may grow beyond."""
 
-    def embed(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """hidden: [1, tokens, width] of token ids; the head only."""
-        if not self.is_head:
-            raise ValueError(f"layers {self.start_layer}–{self.end_layer - 1} have no embedding")
-        hidden: torch.Tensor = self._base.embed_tokens(torch.tensor([token_ids]))
-        return hidden
+    @abstractmethod
+    def forward(self, rows: Sequence[Row], start_layer: int, end_layer: int) -> list[torch.Tensor]:
+        """Each row through layers [start_layer, end_layer): hidden states [tokens, width] in the shard's dtype, or
+        after the model's last layer float32 logits [num_logits, vocab_size].
 
-    def forward(
-        self, inputs: torch.Tensor | Sequence[int], cache: HopCache, position: int, start_layer: int, end_layer: int
-    ) -> torch.Tensor:
-        """Hidden states [1, tokens, width] after layer end_layer - 1, final norm included after the model's last.
-
-        `inputs`: hidden states before start_layer, or token ids where start_layer is 0. `position`: index of the first
-        token, which must be the cache's length. The caller is in torch.inference_mode().
+        Rows of one call are of different sessions; each row's cache has its tokens afterwards. The caller is in
+        torch.inference_mode(). Multiplied in the shard's dtype, logits then cast: what transformers' generate does.
         """
+
+    def check_hop(self, start_layer: int, end_layer: int) -> None:
         if not self.start_layer <= start_layer < end_layer <= self.end_layer:
-            raise ValueError(
-                f"layers {start_layer}:{end_layer} aren't in the shard {self.start_layer}:{self.end_layer}"
-            )
-        if (cache.start_layer, cache.end_layer) != (start_layer, end_layer) or cache.num_tokens != position:
-            raise ValueError("the cache is of other layers, or doesn't end where the step starts")
-        hidden = inputs if isinstance(inputs, torch.Tensor) else self.embed(inputs)
-        hidden = hidden.to(DTYPES[self.dtype])
-        self._base.layers = self._modules_of(start_layer, end_layer)
-        self._base.norm = self._norm if end_layer == self.num_layers else self._pass
-        positions = torch.arange(position, position + hidden.shape[1]).unsqueeze(0)
-        output = self._base(inputs_embeds=hidden, position_ids=positions, cache=cache, use_cache=True)
-        result: torch.Tensor = output.last_hidden_state
-        return result
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 logits [vocab_size] of the last token of hidden: [1, tokens, width]; the tail only.
-
-        Multiplied in the model's dtype, then cast: what transformers' generate does.
-        """
-        if not self.is_tail:
-            raise ValueError(f"layers {self.start_layer}–{self.end_layer - 1} have no head for logits")
-        # A matrix of one row: a slice [1, 1, width] of a longer tensor keeps its stride, and torch then multiplies
-        # bfloat16 thirty times slower.
-        logits: torch.Tensor = self._model.lm_head(hidden[0, -1:])
-        return logits[0].to(torch.float32)
-
-    def _modules_of(self, start_layer: int, end_layer: int) -> nn.ModuleList:
-        """The model's list of layers with those outside the hop passing through; made once per hop."""
-        key = (start_layer, end_layer)
-        if key not in self._hops:
-            inside = range(start_layer, end_layer)
-            layers = (layer if number in inside else self._pass for number, layer in enumerate(self._layers))
-            self._hops[key] = nn.ModuleList(layers)
-        return self._hops[key]
+            held = f"{self.start_layer}:{self.end_layer}"
+            raise ValueError(f"layers {start_layer}:{end_layer} aren't in the shard {held}")
 
 
 def load_shard(
-    folder: ModelFolder, start_layer: int, end_layer: int, dtype: str = "bfloat16", progress: bool = False
+    folder: ModelFolder,
+    start_layer: int,
+    end_layer: int,
+    dtype: str = "bfloat16",
+    *,
+    weights: str = "dense",
+    executor: str = "auto",
+    progress: bool = False,
 ) -> Shard:
     """Reads the weights of layers [start_layer, end_layer) and nothing else. `progress`: a bar on stderr.
 
     Raises ModelError naming the tensors that are missing or of another shape.
     """
+    from nodes import modules
+
     if not 0 <= start_layer < end_layer <= folder.num_layers:
         raise ModelError(f"layers {start_layer}:{end_layer} aren't in 0:{folder.num_layers}")
     if dtype not in DTYPES:
         raise ModelError(f"dtype must be one of {', '.join(DTYPES)}; it is {dtype!r}")
-    config = copy.deepcopy(folder.config)
-    if end_layer < folder.num_layers:
-        config.tie_word_embeddings = False  # there is no head to tie
-    shard_class = _cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
-    with _LOADING, _progress_bars(progress):
-        model, loaded = _read(shard_class, folder, config, dtype)
-    _refuse_unless_complete(folder, model, loaded)
-    return Shard(model, start_layer, end_layer, dtype)
-
-
-def _cut_class(model_class: Any, start_layer: int, end_layer: int) -> Any:
-    """The model's class, whose instances have pass-throughs for all that is outside the shard."""
-
-    class Cut(model_class):
-        # The other layers' tensors are in the same files, and are no news.
-        _keys_to_ignore_on_load_unexpected = [r".*"]
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            base, is_tail = self.base_model, end_layer == config.num_hidden_layers
-            for number in range(config.num_hidden_layers):
-                if not start_layer <= number < end_layer:
-                    base.layers[number] = PassThrough()
-            if start_layer > 0 and not (is_tail and config.tie_word_embeddings):
-                base.embed_tokens = PassThrough()
-            if not is_tail:
-                base.norm, self.lm_head = PassThrough(), PassThrough()
-
-    Cut.__name__ = Cut.__qualname__ = model_class.__name__
-    return Cut
-
-
-def _read(shard_class: Any, folder: ModelFolder, config: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
-    try:
-        model, loaded = shard_class.from_pretrained(
-            folder.path,
-            config=config,
-            dtype=DTYPES[dtype],
-            attn_implementation="sdpa",  # transformers' default; named so that every node computes the same
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # they are reported, and refused below by name
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder.path} can't be loaded: {error}") from error
-    return model.eval().requires_grad_(False), loaded
-
-
-def _refuse_unless_complete(folder: ModelFolder, model: Any, loaded: dict[str, Any]) -> None:
-    """transformers fills what it doesn't find with random numbers; a node must not serve those."""
-    missing = sorted(loaded.get("missing_keys", ()))
-    mismatched = sorted(str(key) for key in loaded.get("mismatched_keys", ()))
-    named = [*model.named_parameters(), *model.named_buffers()]
-    on_meta = sorted(name for name, tensor in named if tensor.device.type == "meta")
-    for names, fault in ((missing, "missing"), (mismatched, "of another shape"), (on_meta, "not loaded")):
-        if names:
-            raise ModelError(f"{folder.path}: tensor {', '.join(names[:3])} {fault} ({len(names)} in all)")
-    if errors := loaded.get("error_msgs"):
-        raise ModelError(f"{folder.path} can't be loaded: {errors[0]}")
-
-
-@contextmanager
-def _progress_bars(shown: bool) -> Iterator[None]:
-    """transformers' bars, shown or not for the time of a load; its switch is for the whole process."""
-    before = transformers_logging.is_progress_bar_enabled()
-    _switch_progress_bars(shown)
-    try:
-        yield
-    finally:
-        _switch_progress_bars(before)
-
-
-def _switch_progress_bars(shown: bool) -> None:
-    if shown:
-        transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-    else:
-        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return modules.load(folder, start_layer, end_layer, dtype, weights, progress)

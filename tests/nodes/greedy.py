@@ -8,14 +8,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nodes.activations import DTYPES
-from nodes.shard import Shard, load_shard
+from nodes.shard import Row, Shard, load_shard
 from nodes.weights import ModelFolder
 
 Hop = tuple[Shard, int, int]
 
 
-def load_hops(folder: ModelFolder, layers: Sequence[tuple[int, int]], dtype: str) -> list[Hop]:
-    return [(load_shard(folder, start, end, dtype), start, end) for start, end in layers]
+def load_hops(
+    folder: ModelFolder, layers: Sequence[tuple[int, int]], dtype: str, executor: str = "transformers"
+) -> list[Hop]:
+    return [(load_shard(folder, start, end, dtype, executor=executor), start, end) for start, end in layers]
 
 
 def chunks_of(ids: Sequence[int], size: int) -> list[tuple[int, ...]]:
@@ -32,11 +34,12 @@ class Route:
     @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """The last token's logits, activations handed from hop to hop."""
-        hidden = self._hops[0][0].embed(token_ids)
+        output: torch.Tensor | Sequence[int] = token_ids
         for shard, cache, start, end in self._hops:
-            hidden = shard.forward(hidden, cache, self.num_tokens, start, end)
+            [output] = shard.forward([Row(cache, self.num_tokens, output, 1)], start, end)
         self.num_tokens += len(token_ids)
-        return self._hops[-1][0].logits(hidden)
+        assert isinstance(output, torch.Tensor)
+        return output[0]
 
 
 def logits_of_steps(hops: Sequence[Hop], steps: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:

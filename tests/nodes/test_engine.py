@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from nodes.engine import MAX_QUEUED, Engine, EngineError, Step, StepResult
+from nodes.modules import ModuleShard
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Busy, Missing, Stale
 from nodes.shard import Shard, load_shard
@@ -31,7 +32,7 @@ def make_engine(tiny: ModelFolder) -> Iterator[MakeEngine]:
     engines: list[Engine] = []
 
     def make(layers: tuple[int, int] = (0, 6), room: int = 4000, dtype: str = "float32", **given: Any) -> Engine:
-        engines.append(Engine(load_shard(tiny, *layers, dtype), room, **given))
+        engines.append(Engine(load_shard(tiny, *layers, dtype, executor="transformers"), room, **given))
         engines[-1].start()
         return engines[-1]
 
@@ -214,9 +215,14 @@ def test_an_exception_in_the_shard_fails_the_step_and_drops_what_cannot_be_trust
     assert work(engine, step(5, 16, PROMPT[16:])).token_ids == (expected[0],)
 
 
+def _layers(shard: Shard) -> list[Any]:
+    assert isinstance(shard, ModuleShard)
+    return shard._layers
+
+
 class breaking_layer:
     def __init__(self, shard: Shard, layer: int) -> None:
-        self._module = shard._layers[layer]
+        self._module = _layers(shard)[layer]
 
     def __enter__(self) -> None:
         def fail(*_: object) -> None:
@@ -233,7 +239,7 @@ class blocked_layer:
 
     def __init__(self, shard: Shard) -> None:
         self.entered, self.let_go = threading.Event(), threading.Event()
-        self._hook = shard._layers[0].register_forward_pre_hook(self._wait)
+        self._hook = _layers(shard)[0].register_forward_pre_hook(self._wait)
 
     def _wait(self, *_: object) -> None:
         self.entered.set()

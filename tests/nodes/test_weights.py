@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
+from nodes.modules import ModuleShard
 from nodes.shard import load_shard
 from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, open_model
 from tests.nodes.models import make_tiny_llama
@@ -55,7 +56,9 @@ def test_it_tells_what_a_model_is(single: Path) -> None:
 @pytest.mark.parametrize("layers", [(0, 6), (0, 2), (2, 3), (4, 6)])
 def test_it_counts_what_a_shard_holds(name: str, layers: tuple[int, int], request: pytest.FixtureRequest) -> None:
     folder: ModelFolder = request.getfixturevalue(name)
-    held = sum(tensor.numel() for tensor in load_shard(folder, *layers)._model.parameters())
+    shard = load_shard(folder, *layers, executor="transformers")
+    assert isinstance(shard, ModuleShard)
+    held = sum(tensor.numel() for tensor in shard._model.parameters())
     assert folder.num_elements(*layers) == held
 
 

@@ -16,12 +16,15 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from nodes.membership import NoCredential
 from nodes.memory import DoesNotFit
-from nodes.options import PREFERENCES, NodeOptions, UsageError, read_options
+from nodes.options import EXECUTORS, PREFERENCES, WEIGHTS, NodeOptions, UsageError, read_options
 from nodes.registration import TrackerRefused, TrackerUnreachable
 from nodes.state import StateError
 from relay.headers import DTYPE_BYTES
 
 _PREFER_HELP = "how a head reaches the next nodes first, where both ways exist; fastest: it times them for each chat"
+
+_WEIGHTS_HELP = "how the layers' matrices are held: as they are, or quantized to 8 or 4 bits (less memory, faster)"
+_EXECUTOR_HELP = "what computes the layers; auto: the lean one where it knows the model, else transformers' modules"
 
 
 class Command(BaseCommand):
@@ -44,6 +47,10 @@ class Command(BaseCommand):
         add("--state-dir", metavar="DIR", help="where the node's key is kept (default: in the user's state folder)")
         add("--threads", type=int, metavar="N", help="threads that compute (default: one less than there are cores)")
         add("--dtype", choices=sorted(DTYPE_BYTES), default="bfloat16", help="of weights and arithmetic")
+        add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help=_WEIGHTS_HELP)
+        add("--executor", choices=EXECUTORS, default=EXECUTORS[0], help=_EXECUTOR_HELP)
+        add("--max-kv-tokens", type=int, metavar="N", help="tokens kept for all chats together (default: from memory)")
+        add("--tokenizer", metavar="DIR", help="take the tokenizer from this folder instead of the model's files")
         add("--ca-file", metavar="FILE", help="a private authority to trust; or SSL_CERT_FILE, REQUESTS_CA_BUNDLE")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -14,7 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nodes.cache import HopCache
-from nodes.shard import load_shard
+from nodes.modules import ModuleShard
+from nodes.shard import Row
+from nodes.shard import load_shard as load_any
 from nodes.weights import FAMILIES, ModelError, ModelFolder, open_model
 from tests.nodes.greedy import chunks_of, generated, greedy_ids, load_hops, logits_of_steps
 from tests.nodes.models import make_tiny_llama
@@ -28,6 +30,12 @@ PROVED = {"llama"}
 def folder_of(name: str, request: pytest.FixtureRequest) -> ModelFolder:
     folder: ModelFolder = request.getfixturevalue(name)
     return folder
+
+
+def load_shard(folder: ModelFolder, start_layer: int, end_layer: int, dtype: str = "bfloat16") -> ModuleShard:
+    shard = load_any(folder, start_layer, end_layer, dtype, executor="transformers")
+    assert isinstance(shard, ModuleShard)
+    return shard
 
 
 def some_ids(num_tokens: int, vocab_size: int = 290, seed: int = 7) -> list[int]:
@@ -75,9 +83,10 @@ def test_hidden_states_between_hops_are_those_of_the_whole_model(tiny: ModelFold
     whole, first = load_shard(tiny, 0, 6), load_shard(tiny, 0, 3)
     seen: list[torch.Tensor] = []
     hook = whole._model.model.layers[2].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    whole.forward(ids, whole.new_cache(0, 6), 0, 0, 6)
+    whole.forward([Row(whole.new_cache(0, 6), 0, ids)], 0, 6)
     hook.remove()
-    assert torch.equal(first.forward(ids, first.new_cache(0, 3), 0, 0, 3), seen[0])
+    [hidden] = first.forward([Row(first.new_cache(0, 3), 0, ids)], 0, 3)
+    assert torch.equal(hidden, seen[0][0])
 
 
 @pytest.mark.parametrize("prompt_tokens", [1, 15, 16, 17, 47, 48])
@@ -227,9 +236,9 @@ def test_an_unknown_dtype_is_refused_with_the_known_ones(tiny: ModelFolder) -> N
 def test_a_cache_that_does_not_fit_the_step_is_refused(tiny: ModelFolder) -> None:
     shard = load_shard(tiny, 0, 6)
     with pytest.raises(ValueError, match="other layers"):
-        shard.forward([5], HopCache(0, 3), 0, 0, 6)
+        shard.forward([Row(HopCache(0, 3), 0, [5])], 0, 6)
     with pytest.raises(ValueError, match="where the step starts"):
-        shard.forward([5], HopCache(0, 6), 1, 0, 6)
+        shard.forward([Row(HopCache(0, 6), 1, [5])], 0, 6)
 
 
 LLAMA3_ROPE = {

@@ -44,7 +44,7 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.num_bytes_read = path, 0
-        self._file = path.open("rb", buffering=0)  # noqa: SIM115 (this object is the context)
+        self._file = path.open("rb", buffering=0)
         self.places = _places(self._file)
 
     def __enter__(self) -> TensorFile:

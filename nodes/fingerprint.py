@@ -21,12 +21,22 @@ def combine(files: Iterable[tuple[str, str]]) -> str:
 
 def of_folder(folder: Path, names: Iterable[str]) -> str:
     """The fingerprint of those of the named files that are there."""
-    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(folder)).hexdigest()[:32]}.json"
+    return combine(_hashes(folder, names, of=folder).items())
+
+
+def of_file(file: Path) -> str:
+    """The fingerprint of a model that is one file: the SHA-256 of that."""
+    return _hashes(file.parent, [file.name], of=file)[file.name]
+
+
+def _hashes(folder: Path, names: Iterable[str], of: Path) -> dict[str, str]:
+    """The SHA-256 of those of the named files that are there. `of`: what they are kept for in the cache."""
+    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(of)).hexdigest()[:32]}.json"
     known = _read_note(note)
     hashes = {name: _hash(folder / name, known.get(name)) for name in names if (folder / name).exists()}
     if hashes != known:
         catalog.write_atomically(note, json.dumps(hashes).encode())
-    return combine((name, entry[2]) for name, entry in hashes.items())
+    return {name: entry[2] for name, entry in hashes.items()}
 
 
 def _hash(file: Path, known: Any) -> list[Any]:

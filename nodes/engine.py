@@ -24,11 +24,12 @@ from nodes.runner import EngineSessions, Runner
 from nodes.schedule import Schedule
 from nodes.sessions import Busy, Sessions
 from nodes.shard import Row, Shard
-from nodes.work import EngineError as EngineError  # these four are the engine's to those who use it
+from nodes.work import EngineError as EngineError  # what whoever uses the engine knows it by
 from nodes.work import OutOfMemory as OutOfMemory
 from nodes.work import Step as Step
 from nodes.work import StepResult as StepResult
 from nodes.work import Work
+from nodes.work import step_result as step_result
 
 logger = logging.getLogger(__name__)
 

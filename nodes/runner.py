@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
-from nodes.sampling import SamplingError, sample
+from nodes.sampling import Sampled, SamplingError, verify
 from nodes.sessions import Busy, Missing, Session, Sessions, Stale
 from nodes.shard import Row, Shard, ShardCache
-from nodes.work import EngineError, NotNumbers, OutOfMemory, Step, StepResult, Work, check
+from nodes.work import EngineError, NotNumbers, OutOfMemory, StepResult, Work, check, step_result
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +54,20 @@ class Runner:
         """None where there is nothing to compute: it was cancelled, answered before, or can't be worked."""
         if not work.future.set_running_or_notify_cancel():
             return None
-        step = work.step
         try:
-            check(step, work.num_tokens, self._shard)
+            check(work.step, work.num_tokens, self._shard)
             session, kept = self._sessions.begin(work.key, now)
-            if kept is not None:
-                work.future.set_result(kept)
-                return None
+        except (Stale, Missing, Busy, EngineError) as error:
+            work.future.set_exception(error)
+            return None
+        if kept is not None:
+            work.future.set_result(kept)
+            return None
+        try:
             return Task(work, session, self._row(work, session), now)
         except Exception as error:
             self._fail(work, error)
-        return None
+            return None
 
     def _row(self, work: Work, session: Session[ShardCache, StepResult]) -> Row:
         step = work.step
@@ -95,7 +98,9 @@ class Runner:
             [output] = self._shard.forward([row], start_layer, end_layer)
         except Exception as error:
             return error
-        return output if _are_numbers(output) else self._not_numbers(task)
+        if end_layer == self._shard.num_layers or _are_numbers(output):  # whoever samples looks at logits
+            return output
+        return self._not_numbers(task)
 
     def finish(self, task: Task, output: torch.Tensor | Exception) -> None:
         """Whoever waits is told. Never raises: the result, or Stale, Missing, Busy or EngineError."""
@@ -104,29 +109,32 @@ class Runner:
             if isinstance(output, Exception):
                 raise output
             is_tail = step.end_layer == self._shard.num_layers
-            hidden, token_ids = (None, self._sample(output, step)) if is_tail else (output.unsqueeze(0), ())
+            hidden, sampled = (None, self._sample(output, task)) if is_tail else (output.unsqueeze(0), [])
             queue_ms, compute_ms = (task.started - work.queued_at) * 1000, (self._clock() - task.started) * 1000
-            result = StepResult(hidden, token_ids, queue_ms, compute_ms)
+            result = step_result(hidden, sampled, queue_ms, compute_ms)
             self._sessions.finish(task.session, work.key, step.token_ids, result)
         except Exception as error:
             self._fail(work, error)
         else:
             work.future.set_result(result)
 
-    def _sample(self, logits: torch.Tensor, step: Step) -> tuple[int, ...]:
+    def _sample(self, logits: torch.Tensor, task: Task) -> list[Sampled]:
         """logits: [1 + drafts, vocab_size]"""
+        step, num_tokens = task.work.step, task.work.num_tokens
         if step.sampling is None:
-            return ()
+            return []
+        so_far: Sequence[int] = step.token_ids
+        if step.sampling.is_penalised:  # only then they are looked at
+            so_far = [*task.session.token_ids, *so_far]
+        drafts = step.token_ids[num_tokens - step.num_drafts :]
         try:
-            return (sample(logits[0], step.sampling, step.position + step.num_tokens),)
+            return verify(logits, step.sampling, step.position + num_tokens - step.num_drafts, so_far, drafts)
         except SamplingError as error:
-            raise EngineError(str(error)) from error
+            raise EngineError(str(error)) if _are_numbers(logits) else self._not_numbers(task) from error
 
     def _fail(self, work: Work, error: Exception) -> None:
-        if not isinstance(error, (Stale, Missing, Busy)):
-            self._sessions.drop_cache(work.session)  # some layers may have the step's tokens, others not
-            error = self._named(error, work.hop)
-        work.future.set_exception(error)
+        self._sessions.drop_cache(work.session)  # some layers may have the step's tokens, others not
+        work.future.set_exception(self._named(error, work.hop))
 
     def _named(self, error: Exception, hop: tuple[int, int]) -> Exception:
         """The error as whoever waits is told it."""
@@ -150,10 +158,10 @@ class Runner:
 
 
 def _are_numbers(output: torch.Tensor) -> bool:
-    """Whether none is NaN or infinite; minus infinity is what some models give to tokens that can't come."""
-    if math.isfinite(output.sum().item()):  # one pass; whatever isn't finite stays so in a sum
+    """Whether there is neither a NaN nor an infinity."""
+    if math.isfinite(output.sum().item()):  # one pass; what isn't finite stays so in a sum
         return True
-    return not bool((output.isnan() | output.isposinf()).any())
+    return bool(output.isfinite().all())  # large ones may add up to an infinity
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -2,8 +2,8 @@
 
 A part of a prompt runs alone, so that its shape, and with it every bit of its result, is the same whatever else runs.
 Decode steps of different sessions run together. While both kinds wait they take turns, one part of a prompt between two
-forwards of decode steps. Sessions take turns, too; steps of one session stay in the order in which they came, and two of
-them never run together.
+forwards of decode steps. Sessions take turns, too. Steps of one session stay in the order in which they came, and two
+of them never run together.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,13 @@ _TEXT_FILES = (
 _NUMBERED = re.compile(r"model-\d+-of-\d+\.safetensors")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+
+Progress = Callable[[int, int], None]  # bytes done, bytes in all; called again and again, may raise to end the work
+
+
+def no_progress(_done_bytes: int, _total_bytes: int) -> None:
+    """A Progress that tells nobody."""
 
 
 class ModelError(Exception):
@@ -77,8 +84,8 @@ class ModelFolder:
             return str(read_json(self.path / ORIGIN)["fingerprint"])
         return fingerprint.of_folder(self.path, [*_weight_files(self.path), *_TEXT_FILES])
 
-    def num_elements(self, start_layer: int, end_layer: int) -> int:
-        """Numbers in the tensors that a shard of these layers holds."""
+    def tensors_of(self, start_layer: int, end_layer: int) -> dict[str, Tensor]:
+        """What a shard of these layers holds."""
         is_tail = end_layer == self.num_layers
         has_embedding = start_layer == 0 or (is_tail and self.config.tie_word_embeddings)
 
@@ -88,7 +95,19 @@ class ModelFolder:
                 return start_layer <= layer < end_layer
             return has_embedding if ".embed_tokens." in name else is_tail
 
-        return sum(tensor.num_elements for name, tensor in self.tensors.items() if is_held(name))
+        return {name: tensor for name, tensor in self.tensors.items() if is_held(name)}
+
+    def num_elements(self, start_layer: int, end_layer: int) -> int:
+        """Numbers in the tensors that a shard of these layers holds."""
+        return sum(tensor.num_elements for tensor in self.tensors_of(start_layer, end_layer).values())
+
+    def prepare(self, start_layer: int, end_layer: int, progress: Progress = no_progress) -> None:
+        """Makes the tensors of these layers present in `path`; a folder of one's own has them already.
+
+        Called once, before they are loaded and after the node has registered: it may take hours. Sources whose
+        tensors come from elsewhere have a ModelFolder of their own that overrides this. Raises ModelError, OSError,
+        and whatever `progress` raises.
+        """
 
 
 def layer_of(name: str) -> int | None:

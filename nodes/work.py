@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 import torch
 
-from nodes.sampling import Sampling
+from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from nodes.sessions import Busy, StepKey
 from nodes.shard import Shard
 
@@ -57,6 +58,14 @@ class StepResult:
     token_ids: tuple[int, ...]
     queue_ms: float
     compute_ms: float
+    logprobs: tuple[TokenLogprobs, ...] | None = None  # of token_ids, where the step's sampling asks for them
+
+
+def step_result(
+    hidden: torch.Tensor | None, sampled: Sequence[Sampled], queue_ms: float, compute_ms: float
+) -> StepResult:
+    logprobs = tuple(one.logprobs for one in sampled if one.logprobs)
+    return StepResult(hidden, tuple(one.token_id for one in sampled), queue_ms, compute_ms, logprobs or None)
 
 
 class Work:

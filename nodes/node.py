@@ -16,7 +16,7 @@ from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
-from nodes.facts import address_towards, model_name, node_facts, room_for_caches
+from nodes.facts import address_towards, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
@@ -30,7 +30,7 @@ from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
-from nodes.weights import ModelFolder, open_model
+from nodes.weights import ModelFolder, model_name, open_model
 
 logger = logging.getLogger(__name__)
 

@@ -61,10 +61,10 @@ def _serve(connection: Connection, model: str, dtypes: Sequence[str]) -> None:
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     torch.set_num_threads(1)
     whole = {
-        dtype: AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), local_files_only=True).eval()
+        dtype: AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype), local_files_only=True).eval()  # type: ignore[no-untyped-call]
         for dtype in dtypes
     }
     rounds = _Rounds(whole)

@@ -96,6 +96,10 @@ class ModelFolder:
         """
         self.tensors_of(start_layer, end_layer)
 
+    def tokenizer_path(self) -> Path:
+        """The folder of the tokenizer's files. Raises ModelError."""
+        return self.path
+
 
 def layer_of(name: str) -> int | None:
     """The layer a tensor belongs to; None for embedding, final norm and head."""
@@ -112,6 +116,10 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
             raise ModelError(str(error)) from error
     else:
         path = Path(source).expanduser().resolve()
+    if path.is_file():
+        from nodes import gguf_folder
+
+        return gguf_folder.open_gguf(path, say)
     if not path.is_dir():
         known = ", ".join(sorted(catalog.ENTRIES))
         raise ModelError(f"{source} is neither a folder nor a model of the catalogue ({known})")

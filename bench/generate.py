@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from nodes.pages import in_huge_pages
 from tests.lab.warm import SERVER
 
 DEADLINE_S = 120.0
@@ -110,7 +111,8 @@ class _Rounds:
         import torch
 
         width = 1024
-        matrix, vector = torch.ones(max(1, num_bytes // (4 * width)), width), torch.ones(width)
+        with in_huge_pages():
+            matrix, vector = torch.ones(max(1, num_bytes // (4 * width)), width), torch.ones(width)
         took = []
         for _ in range(BANDWIDTH_TRIES + 1):
             started = time.perf_counter()

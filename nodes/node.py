@@ -16,10 +16,12 @@ from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
-from nodes.facts import address_towards, model_name, node_facts, room_for_caches
+from nodes.facts import address_towards, node_facts, room_for_caches
 from nodes.hops import Dialler
+from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
+from nodes.pages import in_huge_pages
 from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
 from nodes.shard import Shard, load_shard
@@ -29,7 +31,7 @@ from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
-from nodes.weights import ModelFolder, open_model
+from nodes.weights import ModelFolder, model_name, open_model
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +47,7 @@ class Node:
         self._server: NodeServer | None = None
         self._bridge: RelayHttpBridge | None = None
         self._api: NodeApi | None = None
+        self._loading = Loading(stopping)
 
     def run(self) -> None:
         """Returns when the node was told to stop. Raises StateError, ModelError, UsageError, memory.DoesNotFit,
@@ -77,6 +80,8 @@ class Node:
         membership.start()
         try:
             self._serve(registration, membership, folder, max_cached_tokens, tls)
+        except Stopped:
+            logger.info("Told to stop while loading; what has arrived is kept")
         finally:
             logger.info("Stopping")
             membership.leave()
@@ -93,7 +98,7 @@ class Node:
         tls: ssl.SSLContext,
     ) -> None:
         name = model_name(self._options.model)
-        shard = _load(folder, registration, self._options)
+        shard = _load(folder, registration, self._options, self._loading)
         self._engine = Engine(shard, max_cached_tokens)
         self._engine.start()
         book = TicketBook(registration.peer_id, folder.fingerprint, self._clock)
@@ -104,7 +109,16 @@ class Node:
         head = None
         if shard.is_head:
             tokenizer = Tokenizer.load(folder)
-            head = Head(registration.peer_id, shard.width, shard.context_length, self._engine, tokenizer, dialler)
+            head = Head(
+                registration.peer_id,
+                shard.width,
+                shard.context_length,
+                self._engine,
+                tokenizer,
+                dialler,
+                shard.vocab_size,
+                self._options.max_drafts,
+            )
         self._api = NodeApi(name, _layers(shard), self._engine, book, head, registration.node_key)
         if not self._wait(membership.approved):
             return
@@ -170,7 +184,7 @@ class Node:
 
     def _news(self) -> Mapping[str, Any]:
         if self._engine is None:
-            return {"state": "loading"}
+            return {"state": "loading", **self._loading.news()}
         state = "stopping" if self._stopping.is_set() else "serving"
         return {"state": state, "cached_tokens": self._engine.cached_tokens, "sessions": self._engine.num_sessions}
 
@@ -185,19 +199,22 @@ class Node:
             self._bridge.stop(Deadline.after(CLOSE_DEADLINE_S))
 
 
-def _load(folder: ModelFolder, registration: Registration, options: NodeOptions) -> Shard:
+def _load(folder: ModelFolder, registration: Registration, options: NodeOptions, loading: Loading) -> Shard:
     start, end = registration.start_layer, registration.end_layer
+    with loading:
+        folder.prepare(start, end, loading)
     logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
     torch.set_num_threads(options.num_threads)
-    shard = load_shard(
-        folder,
-        start,
-        end,
-        options.dtype,
-        weights=options.weights,
-        executor=options.executor,
-        progress=sys.stderr.isatty(),
-    )
+    with in_huge_pages():
+        shard = load_shard(
+            folder,
+            start,
+            end,
+            options.dtype,
+            weights=options.weights,
+            executor=options.executor,
+            progress=sys.stderr.isatty(),
+        )
     logger.info("Loaded layers %d–%d", start, end - 1)
     return shard
 

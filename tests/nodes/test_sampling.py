@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nodes.sampling import GREEDY, Sampling, SamplingError, gumbel, nucleus, sample
+from nodes.draws import gumbel, nucleus
+from nodes.sampling import GREEDY, Sampling, SamplingError, sample
 
 LOGITS = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
 

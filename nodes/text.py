@@ -34,7 +34,7 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: ModelFolder | Path) -> Tokenizer:
         """Raises ModelError."""
-        path = folder.path if isinstance(folder, ModelFolder) else folder
+        path = folder.tokenizer_path() if isinstance(folder, ModelFolder) else folder
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -1,13 +1,15 @@
 """One thread owns torch. Steps go in through a bounded queue, results come out as futures.
 
-Whoever submits waits on the future with a deadline of its own. Steps are worked one after another in the order in
-which they came; what a step means for its session is decided in sessions.py.
+Whoever submits waits on the future with a deadline of its own. Each turn of the thread takes in what has come, asks
+schedule.py what runs next, and works that in one forward (runner.py); what a step means for its session is decided in
+sessions.py. Errands, such as closing a session, are done between two forwards, whatever waits.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -18,9 +20,16 @@ from typing import Any, TypeVar
 
 import torch
 
-from nodes.sampling import Sampled, Sampling, SamplingError, TokenLogprobs, verify
-from nodes.sessions import Busy, Missing, Session, Sessions, Stale, StepKey
-from nodes.shard import Row, Shard, ShardCache
+from nodes.runner import EngineSessions, Runner
+from nodes.schedule import Schedule
+from nodes.sessions import Busy, Sessions
+from nodes.shard import Row, Shard
+from nodes.work import EngineError as EngineError  # what whoever uses the engine knows it by
+from nodes.work import OutOfMemory as OutOfMemory
+from nodes.work import Step as Step
+from nodes.work import StepResult as StepResult
+from nodes.work import Work
+from nodes.work import step_result as step_result
 
 logger = logging.getLogger(__name__)
 
@@ -30,64 +39,40 @@ MAX_QUEUED = 256  # steps that wait
 MAX_QUEUED_CLOSES = 4 * MAX_QUEUED  # what waits, beyond which even closing is refused: it takes no time and frees room
 IDLE_S = 600.0  # a session that nobody uses for so long is freed
 _TICK_S = 10.0  # how often idle sessions are looked for
-
-
-class EngineError(Exception):
-    """The engine can't work the step: its shape or layers are wrong, or the shard failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass through a hop's layers."""
-
-    session: str
-    epoch: int
-    step: int
-    position: int  # index of the first token
-    start_layer: int
-    end_layer: int
-    token_ids: tuple[int, ...]  # at the step's positions; may be empty in the middle of a route
-    hidden: torch.Tensor | None  # [1, tokens, width] before start_layer; None: embed token_ids
-    sampling: Sampling | None  # at the tail: how to choose the next token; None: nothing is sampled
-    reserve_tokens: int = 0  # on the first step: tokens the session may come to hold
-    num_drafts: int = 0  # of the last tokens, how many are guesses that the tail accepts or replaces
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.token_ids) if self.hidden is None else self.hidden.shape[1]
-
-    def key(self) -> StepKey:
-        layers = (self.start_layer, self.end_layer)
-        return StepKey(self.session, self.epoch, self.step, self.position, self.num_tokens, layers, self.reserve_tokens)
+_PACE_STEPS = 3  # of one token, measured after one that warms up
+_NEWEST_SHARE = 0.1  # of the newest batch in the mean
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """hidden: [1, tokens, width], None after the model's last layer; token_ids: what the tail sampled."""
+class Occupancy:
+    """How full a node is. `batch`: sessions in a forward of decode steps, on average, lately."""
 
-    hidden: torch.Tensor | None
-    token_ids: tuple[int, ...]
-    queue_ms: float
-    compute_ms: float
-    logprobs: tuple[TokenLogprobs, ...] | None = None  # of token_ids, where the step's sampling asks for them
+    sessions: int
+    cached_tokens: int
+    reserved_tokens: int
+    max_cached_tokens: int
+    batch: float = 0.0
 
-
-def step_result(hidden: torch.Tensor | None, sampled: list[Sampled], queue_ms: float, compute_ms: float) -> StepResult:
-    logprobs = tuple(one.logprobs for one in sampled if one.logprobs)
-    return StepResult(hidden, tuple(one.token_id for one in sampled), queue_ms, compute_ms, logprobs or None)
+    def as_dict(self) -> dict[str, float]:
+        return {
+            "sessions": self.sessions,
+            "cached_tokens": self.cached_tokens,
+            "reserved_tokens": self.reserved_tokens,
+            "max_cached_tokens": self.max_cached_tokens,
+            "batch": round(self.batch, 2),
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What waits in the queue. `run` is None to end the thread."""
+class _Errand:
+    """What is done between two forwards. `run` is None to end the thread."""
 
-    run: Callable[[float], object] | None
+    run: Callable[[], object] | None
     future: Future[Any]
-    queued_at: float
 
 
 class Engine:
-    """Works the steps of many sessions on one shard, in one thread."""
+    """Works the steps of many sessions on one shard, in one thread. `node`: what errors call it."""
 
     def __init__(
         self,
@@ -95,11 +80,15 @@ class Engine:
         max_cached_tokens: int,
         clock: Callable[[], float] = time.monotonic,
         idle_s: float = IDLE_S,
+        node: str = "here",
     ) -> None:
         self.shard, self.max_cached_tokens = shard, max_cached_tokens
         self._clock = clock
-        self._sessions: Sessions[ShardCache, StepResult] = Sessions(max_cached_tokens, idle_s)
-        self._queue: queue.Queue[_Work] = queue.Queue(MAX_QUEUED_CLOSES + 1)
+        self._sessions: EngineSessions = Sessions(max_cached_tokens, idle_s)
+        self._schedule: Schedule[Work] = Schedule()
+        self._runner = Runner(shard, self._sessions, max_cached_tokens, clock, node)
+        self._inbox: queue.SimpleQueue[Work | _Errand] = queue.SimpleQueue()
+        self._mean_batch = 0.0
         self._thread = threading.Thread(target=self._work_until_told, name="engine", daemon=True)
         self._stopping = threading.Event()
 
@@ -111,139 +100,138 @@ class Engine:
     def num_sessions(self) -> int:
         return self._sessions.num_open
 
+    def occupancy(self) -> Occupancy:
+        sessions = self._sessions
+        counts = sessions.num_open, sessions.cached_tokens, sessions.reserved_tokens, self.max_cached_tokens
+        return Occupancy(*counts, self._mean_batch)
+
     def start(self) -> None:
         """torch.set_num_threads comes before: a thread keeps the number it started with."""
         self._thread.start()
 
     def stop(self, deadline_s: float) -> bool:
-        """Finishes the step in hand and fails those that wait; False when the deadline passed first."""
+        """Finishes the forward in hand and fails what waits; False when the deadline passed first."""
         self._stopping.set()
         if not self._thread.is_alive():
             return True
-        with suppress(queue.Full):  # the thread is awake
-            self._queue.put_nowait(_Work(None, Future(), self._clock()))  # wakes it
+        self._inbox.put(_Errand(None, Future()))  # wakes it
         self._thread.join(deadline_s)
         return not self._thread.is_alive()
 
     def submit(self, step: Step) -> Future[StepResult]:
         """The result, or in its place Stale, Missing, Busy or EngineError."""
-        return self._enqueue(lambda queued_at: self._step(step, queued_at), MAX_QUEUED)
+        work = Work(step, self._clock())
+        if refusal := self._refusal(MAX_QUEUED):
+            work.future.set_exception(refusal)
+        else:
+            self._inbox.put(work)
+        return work.future
 
     def close_session(self, session: str, epoch: int, until: float) -> Future[bool]:
         """Frees a session and refuses its epoch from now on, until `until` by the engine's clock (time.monotonic)."""
-        close = self._sessions.close
-        return self._enqueue(lambda _: close(session, epoch, until, self._clock()), MAX_QUEUED_CLOSES)
 
-    def _enqueue(self, run: Callable[[float], Result], most_queued: int) -> Future[Result]:
+        def close() -> bool:
+            self._schedule.forget(session)
+            return self._sessions.close(session, epoch, until, self._clock())
+
+        return self._send(close)
+
+    def measure_pace(self) -> Future[float]:
+        """Milliseconds of one token through one layer, measured now: also warms up what the first step would find
+        cold."""
+        return self._send(self._measure_pace)
+
+    def _send(self, run: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
-        if self._stopping.is_set():
-            future.set_exception(Busy("this node is stopping"))
-            return future
-        try:
-            if self._queue.qsize() >= most_queued:
-                raise queue.Full
-            self._queue.put_nowait(_Work(run, future, self._clock()))
-        except queue.Full:
-            future.set_exception(Busy(f"{most_queued} steps wait here already"))
+        if refusal := self._refusal(MAX_QUEUED_CLOSES):
+            future.set_exception(refusal)
+        else:
+            self._inbox.put(_Errand(run, future))
         return future
+
+    def _refusal(self, most_queued: int) -> Busy | None:
+        if self._stopping.is_set():
+            return Busy("this node is stopping")
+        if self._inbox.qsize() + len(self._schedule) >= most_queued:
+            return Busy(f"{most_queued} steps wait here already")
+        return None
 
     def _work_until_told(self) -> None:
         next_look = self._clock() + _TICK_S
         with torch.inference_mode():
             while not self._stopping.is_set():
-                try:
-                    work = self._queue.get(timeout=_TICK_S)
-                except queue.Empty:
-                    work = None
-                if work and work.run:
-                    self._run(work)
-                    del work  # holds activations
+                self._take_in(0.0 if len(self._schedule) else _TICK_S)
+                self.turn()
                 if self._clock() >= next_look:
                     self._expire()
                     next_look = self._clock() + _TICK_S
         self._fail_what_waits()
         self._sessions.clear()
 
-    def _run(self, work: _Work) -> None:
-        if work.run is None or not work.future.set_running_or_notify_cancel():
+    def turn(self) -> int:
+        """One forward, if there is something to work; how many steps were in it."""
+        started = self._gather()
+        works = self._schedule.next()
+        if not works:
+            return 0
+        runner, tasks = self._runner, self._runner.begin(works)
+        outputs = runner.forward(tasks) if tasks else []
+        ended = self._clock()
+        self._schedule.ran(works, ended, ended - started)
+        if tasks and works[0].is_decode:
+            self._mean_batch += (len(tasks) - self._mean_batch) * (_NEWEST_SHARE if self._mean_batch else 1)
+        for task, output in zip(tasks, outputs, strict=True):  # last: who is told wants to go on at once
+            runner.finish(task, output)
+        return len(tasks)
+
+    def _gather(self) -> float:
+        """Waits for the steps that belong into the next forward and are on their way; the time then."""
+        now = self._clock()
+        while (patience_s := self._schedule.patience_s(now)) > 0 and not self._stopping.is_set():
+            self._take_in(patience_s)
+            now = self._clock()
+        return now
+
+    def _take_in(self, timeout_s: float) -> None:
+        """Puts the steps that have come in line, and does the errands."""
+        inbox = self._inbox
+        try:
+            self._accept(inbox.get(timeout_s > 0, timeout_s))
+            while inbox.qsize():
+                self._accept(inbox.get_nowait())
+        except queue.Empty:
             return
-        try:
-            work.future.set_result(work.run(work.queued_at))
-        except (Stale, Missing, Busy, EngineError) as error:
-            work.future.set_exception(error)
-        except Exception as error:
-            logger.exception("a step failed")
-            work.future.set_exception(EngineError(f"the shard failed: {type(error).__name__}: {error}"))
 
-    def _step(self, step: Step, queued_at: float) -> StepResult:
-        started = self._clock()
-        self._check(step)
-        key = step.key()
-        session, kept = self._sessions.begin(key, started)
-        if kept is not None:
-            return kept
-        try:
-            hidden, sampled = self._forward(step, session)
-        except BaseException:
-            self._sessions.drop_cache(step.session)  # some layers have the step's tokens, some haven't
-            raise
-        queue_ms, compute_ms = (started - queued_at) * 1000, (self._clock() - started) * 1000
-        result = step_result(hidden, sampled, queue_ms, compute_ms)
-        self._sessions.finish(session, key, step.token_ids, result)
-        return result
+    def _accept(self, what: Work | _Errand) -> None:
+        if isinstance(what, Work):
+            self._schedule.add(what, self._clock())
+        elif what.run and what.future.set_running_or_notify_cancel():
+            try:
+                what.future.set_result(what.run())
+            except Exception as error:
+                what.future.set_exception(error)
 
-    def _forward(
-        self, step: Step, session: Session[ShardCache, StepResult]
-    ) -> tuple[torch.Tensor | None, list[Sampled]]:
-        layers = (step.start_layer, step.end_layer)
-        if session.cache is None:
-            session.cache = self.shard.new_cache(*layers, room_tokens=session.reserved_tokens)
-        session.cache.crop_to(step.position)
-        inputs = step.token_ids if step.hidden is None else step.hidden[0]
-        num_logits = 0 if step.sampling is None else 1 + step.num_drafts
-        [output] = self.shard.forward([Row(session.cache, step.position, inputs, num_logits)], *layers)
-        if step.end_layer < self.shard.num_layers:
-            return output.unsqueeze(0), []
-        return None, self._sample(output, step, session.token_ids)
-
-    def _sample(self, logits: torch.Tensor, step: Step, token_ids: list[int]) -> list[Sampled]:
-        """logits: [1 + drafts, vocab_size]; token_ids: the session's before the step."""
-        if step.sampling is None:
-            return []
-        drafts = step.token_ids[step.num_tokens - step.num_drafts :]
-        first = step.position + step.num_tokens - step.num_drafts
-        try:
-            return verify(logits, step.sampling, first, [*token_ids, *step.token_ids], drafts)
-        except SamplingError as error:
-            raise EngineError(str(error)) from error
-
-    def _check(self, step: Step) -> None:
-        shard, num_tokens = self.shard, step.num_tokens
-        if not shard.start_layer <= step.start_layer < step.end_layer <= shard.end_layer:
-            held = f"{shard.start_layer}:{shard.end_layer}"
-            raise EngineError(f"layers {step.start_layer}:{step.end_layer} aren't in this node's {held}")
-        if num_tokens < 1 or step.position < 0 or step.position + num_tokens > shard.context_length:
-            end = step.position + num_tokens
-            raise EngineError(f"positions {step.position}:{end} aren't in the context of {shard.context_length}")
-        if step.hidden is None:
-            if step.start_layer > 0:
-                raise EngineError("a step that starts after layer 0 brings activations")
-            if not all(0 <= token_id < shard.vocab_size for token_id in step.token_ids):
-                raise EngineError(f"token ids must be from 0 to {shard.vocab_size - 1}")
-        elif step.hidden.dim() != 3 or (step.hidden.shape[0], step.hidden.shape[2]) != (1, shard.width):
-            raise EngineError(f"activations must have the shape 1,tokens,{shard.width}")
-        elif step.token_ids and len(step.token_ids) != num_tokens:
-            raise EngineError(f"{len(step.token_ids)} token ids come with activations of {num_tokens} tokens")
+    def _measure_pace(self) -> float:
+        shard, layers = self.shard, (self.shard.start_layer, self.shard.end_layer)
+        cache, took_s = shard.new_cache(*layers, room_tokens=1 + _PACE_STEPS), []
+        inputs = [0] if shard.is_head else torch.zeros(1, shard.width)
+        for position in range(1 + _PACE_STEPS):
+            started = self._clock()
+            shard.forward([Row(cache, position, inputs)], *layers)
+            took_s.append(self._clock() - started)
+        return statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
 
     def _expire(self) -> None:
         for session in self._sessions.expire(self._clock()):
             logger.info("session %s was idle and is freed", session[:8])
 
     def _fail_what_waits(self) -> None:
-        while True:
-            try:
-                work = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if work.run and work.future.set_running_or_notify_cancel():
-                work.future.set_exception(Busy("this node is stopping"))
+        with suppress(queue.Empty):
+            while True:
+                self._fail(self._inbox.get_nowait())
+        for work in self._schedule.drain():
+            self._fail(work)
+
+    def _fail(self, what: Work | _Errand) -> None:
+        if what.future.set_running_or_notify_cancel():
+            what.future.set_exception(Busy("this node is stopping"))

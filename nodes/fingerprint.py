@@ -31,13 +31,23 @@ def of_folder(folder: Path, needed: Iterable[str], optional: Iterable[str] = ())
     A needed file may be gone if its hash was noted while it was there: a node needs only the files of its layers.
     Raises ModelError when it wasn't.
     """
-    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(folder)).hexdigest()[:32]}.json"
-    known = _read_note(note)
     present = [name for name in optional if (folder / name).exists()]
-    hashes = {name: _hash(folder / name, known.get(name)) for name in (*needed, *present)}
+    return combine(_hashes(folder, [*needed, *present], of=folder).items())
+
+
+def of_file(file: Path) -> str:
+    """The fingerprint of a model that is one file: the SHA-256 of that."""
+    return _hashes(file.parent, [file.name], of=file)[file.name]
+
+
+def _hashes(folder: Path, names: Iterable[str], of: Path) -> dict[str, str]:
+    """The SHA-256 of the named files. `of`: what they are kept for in the cache."""
+    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(of)).hexdigest()[:32]}.json"
+    known = _read_note(note)
+    hashes = {name: _hash(folder / name, known.get(name)) for name in names}
     if hashes != known:
         catalog.write_atomically(note, json.dumps(hashes).encode())
-    return combine((name, entry[2]) for name, entry in hashes.items())
+    return {name: entry[2] for name, entry in hashes.items()}
 
 
 def _hash(file: Path, known: Any) -> list[Any]:

@@ -108,7 +108,16 @@ class Node:
         head = None
         if shard.is_head:
             tokenizer = Tokenizer.load(folder)
-            head = Head(registration.peer_id, shard.width, shard.context_length, self._engine, tokenizer, dialler)
+            head = Head(
+                registration.peer_id,
+                shard.width,
+                shard.context_length,
+                self._engine,
+                tokenizer,
+                dialler,
+                shard.vocab_size,
+                self._options.max_drafts,
+            )
         self._api = NodeApi(name, _layers(shard), self._engine, book, head, registration.node_key)
         if not self._wait(membership.approved):
             return

@@ -97,6 +97,10 @@ class ModelFolder:
         """
         self.tensors_of(start_layer, end_layer)
 
+    def tokenizer_path(self) -> Path:
+        """The folder of the tokenizer's files. Raises ModelError."""
+        return self.path
+
 
 def layer_of(name: str) -> int | None:
     """The layer a tensor belongs to; None for embedding, final norm and head."""
@@ -109,7 +113,7 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
 
     Raises ModelError, and OSError where a hub or a disk is the reason.
     """
-    from nodes import hub_folder  # it makes ModelFolders itself
+    from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
 
     text, path = str(source), Path(source).expanduser().resolve()
     if text in catalog.ENTRIES:
@@ -119,10 +123,12 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
             raise ModelError(str(error)) from error
     if path.is_dir():
         return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
+    if path.is_file():
+        return gguf_folder.open_gguf(path, say)
     if model := HubId.read(text):
         return hub_folder.open_hub(model, say)
     known = ", ".join(sorted(catalog.ENTRIES))
-    raise ModelError(f"{source} is no folder, no model of the catalogue ({known}) and no hub id (org/name@revision)")
+    raise ModelError(f"{source} is no folder, no GGUF file, no model of the catalogue ({known}), no hub id (org/name)")
 
 
 def model_name(source: str) -> str:
@@ -131,7 +137,7 @@ def model_name(source: str) -> str:
     if path.is_dir():
         name = path.name if path.name not in ("", "..") else path.resolve().name
         return str(read_json(path / ORIGIN).get("name", name)) if (path / ORIGIN).exists() else name
-    model = HubId.read(source)
+    model = None if path.exists() else HubId.read(source)
     return model.name if model else path.name
 
 

@@ -141,14 +141,15 @@ def test_what_stops_it_keeps_what_has_come(fetcher: Fetcher, tmp_path: Path) -> 
 
 def test_a_sender_that_stalls_is_left_and_asked_again(local: LocalHub, listing: Listing, file: SparseFile) -> None:
     local.faults.hold_after_bytes = 50_000
-    unheld = threading.Thread(target=lambda: (local.faults.held.wait(20), clear(local.faults)))
+    unheld = threading.Thread(target=unhold_when_held, args=(local.faults,))
     unheld.start()
     fetcher_of(local, listing, timeout_s=0.3).fill(file, [(0, SIZE)])
     unheld.join()
     assert file.path.read_bytes() == DATA
 
 
-def clear(faults: Faults) -> None:
+def unhold_when_held(faults: Faults) -> None:
+    faults.held.wait(20)
     faults.hold_after_bytes = None
 
 

@@ -21,6 +21,7 @@ from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
+from nodes.pages import in_huge_pages
 from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
 from nodes.shard import Shard, load_shard
@@ -204,15 +205,16 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
         folder.prepare(start, end, loading)
     logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
     torch.set_num_threads(options.num_threads)
-    shard = load_shard(
-        folder,
-        start,
-        end,
-        options.dtype,
-        weights=options.weights,
-        executor=options.executor,
-        progress=sys.stderr.isatty(),
-    )
+    with in_huge_pages():
+        shard = load_shard(
+            folder,
+            start,
+            end,
+            options.dtype,
+            weights=options.weights,
+            executor=options.executor,
+            progress=sys.stderr.isatty(),
+        )
     logger.info("Loaded layers %d–%d", start, end - 1)
     return shard
 

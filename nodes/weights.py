@@ -109,7 +109,7 @@ def layer_of(name: str) -> int | None:
 
 
 def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent) -> ModelFolder:
-    """The model in a folder, of a catalogue name or of a hub id; what it takes to know it is fetched if need be.
+    """The model in a folder or a GGUF file, of a catalogue name or of a hub id; what it takes to know it is fetched.
 
     Raises ModelError, and OSError where a hub or a disk is the reason.
     """
@@ -121,23 +121,28 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
             path = catalog.ensure(text, say)
         except (catalog.CatalogError, OSError) as error:
             raise ModelError(str(error)) from error
-    if path.is_dir():
-        return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
     if path.is_file():
         return gguf_folder.open_gguf(path, say)
+    if path.is_dir():
+        return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
     if model := HubId.read(text):
         return hub_folder.open_hub(model, say)
     known = ", ".join(sorted(catalog.ENTRIES))
-    raise ModelError(f"{source} is no folder, no GGUF file, no model of the catalogue ({known}), no hub id (org/name)")
+    raise ModelError(
+        f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"
+    )
 
 
 def model_name(source: str) -> str:
-    """As users ask for it: a folder's own name, also where that is a link, a catalogue's, or org/name of a hub."""
+    """As users ask for it: a folder's or GGUF file's own name, also where that is a link, a catalogue's, or a hub's
+    org/name."""
     path = Path(source).expanduser()
+    if path.is_file():
+        return path.stem
     if path.is_dir():
         name = path.name if path.name not in ("", "..") else path.resolve().name
         return str(read_json(path / ORIGIN).get("name", name)) if (path / ORIGIN).exists() else name
-    model = None if path.exists() else HubId.read(source)
+    model = HubId.read(source)
     return model.name if model else path.name
 
 

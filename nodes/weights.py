@@ -165,7 +165,7 @@ def read_config(path: Path) -> Any:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise ModelError(f"{path / 'config.json'} can't be used: {error}") from error
-    rope = (config.rope_parameters or {}).get("rope_type", "default")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in ROPE_TYPES:
         raise ModelError(f"{path / 'config.json'}: rope type {rope!r} isn't supported; {', '.join(ROPE_TYPES)} are")
     return config

@@ -108,10 +108,13 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent) -> ModelFolder:
+def open_model(
+    source: str | os.PathLike[str], say: catalog.Say = catalog.silent, tick: Callable[[int], None] = lambda count: None
+) -> ModelFolder:
     """The model in a folder or a GGUF file, of a catalogue name or of a hub id; what it takes to know it is fetched.
 
-    Raises ModelError, and OSError where a hub or a disk is the reason.
+    `tick` is called now and then while a hub is waited for, and may raise to end that. Raises ModelError, and OSError
+    where a hub or a disk is the reason.
     """
     from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
 
@@ -126,7 +129,7 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
     if path.is_dir():
         return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
     if model := HubId.read(text):
-        return hub_folder.open_hub(model, say)
+        return hub_folder.open_hub(model, say, tick=tick)
     known = ", ".join(sorted(catalog.ENTRIES))
     raise ModelError(
         f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"

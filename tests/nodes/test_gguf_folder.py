@@ -276,3 +276,19 @@ def test_head_and_tail_take_the_tokenizer_from_the_file(sources: dict[str, Path]
     assert tokenizer.chat_prompt(messages) == reference.chat_prompt(messages)
     assert tokenizer.plain_prompt("the fox") == reference.plain_prompt("the fox")
     assert tokenizer.eos_ids == reference.eos_ids
+
+
+def test_a_given_tokenizer_is_taken_and_must_be_the_models(sources: dict[str, Path], tmp_path: Path) -> None:
+    folder = open_model(make_gguf(sources["llama"], tmp_path / "x.gguf", pre="viking"))
+    with pytest.raises(ModelError, match="viking"):
+        Tokenizer.load(folder)
+    given = Tokenizer.load(folder, sources["llama"])
+    assert given.plain_prompt("the fox") == Tokenizer.load(sources["llama"]).plain_prompt("the fox")
+    assert given.eos_ids == {2}
+    other = make_tokenizer()
+    other.add_tokens([f"<{number}>" for number in range(50)])
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ModelError, match=r"other is the tokenizer of another model: its tokens go up to 3\d\d"):
+        Tokenizer.load(folder, tmp_path / "other")
+    with pytest.raises(ModelError, match="nothing has no tokenizer"):
+        Tokenizer.load(folder, tmp_path / "nothing")

@@ -241,13 +241,8 @@ def test_a_tokenizer_that_isnt_known_is_refused_by_name(
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "ids"),
-    [
-        ("Hello world! 123", [19556, 905, 17, 216, 33, 34, 35]),
-        ("Café déjà vu.", [51, 1939, 2756, 32564, 90, 16739, 386, 101, 30]),
-        ("  multiple   spaces", [216, 2701, 256, 5600]),
-    ],
-)
-def test_the_demo_model_is_tokenized_as_it_was_trained(text: str, ids: list[int], smollm2: ModelFolder) -> None:
-    assert ids_of(Tokenizer.load(smollm2), text) == ids
+def test_the_demo_model_is_tokenized_as_it_was_trained(smollm2: ModelFolder) -> None:
+    tokenizer = Tokenizer.load(smollm2)
+    assert ids_of(tokenizer, "Hello world! 123") == [19556, 905, 17, 216, 33, 34, 35]
+    assert ids_of(tokenizer, "Café déjà vu.") == [51, 1939, 2756, 32564, 90, 16739, 386, 101, 30]
+    assert ids_of(tokenizer, "  multiple   spaces") == [216, 2701, 256, 5600]

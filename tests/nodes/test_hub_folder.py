@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
 from nodes import hub_folder, weights
@@ -15,6 +18,7 @@ from nodes.fetch import HubUnreachable
 from nodes.hub import Hub, HubId
 from nodes.hub_folder import HubFolder, open_hub
 from nodes.layout import INDEX, ModelError
+from nodes.management.commands.fetchmodel import Command
 from nodes.sparse import Record
 from nodes.tensors import TensorFile
 from nodes.weights import open_model
@@ -268,3 +272,21 @@ def test_a_hub_that_never_answers_is_given_up(local: LocalHub, hub: Hub, monkeyp
     local.faults.statuses = [503] * 20
     with pytest.raises(HubUnreachable, match="HTTP 503"):
         open_hub(MODEL, hub=hub)
+
+
+def test_fetchmodel_fetches_some_layers_and_prints_the_folder(
+    local: LocalHub, hub: Hub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "of_environment", lambda: hub)
+    said, printed = io.StringIO(), io.StringIO()
+    call_command(Command(), NAME, "--layers", "0:4", stdout=printed, stderr=said)
+    path = Path(printed.getvalue().splitlines()[-1])
+    assert same_tensors(open_hub(MODEL, hub=hub), source, 0, 4)
+    assert local.sent_weights < 0.6 * local.size(NAME)
+    assert f"headers of {NAME} at {local.commit(NAME)[:12]} from {local.url}" in said.getvalue()
+    assert path.name.startswith("acme--tiny--")
+    for wrong, words in (("4:99", "has layers 0:8"), ("4", "must be like 0:12")):
+        with pytest.raises(CommandError, match=words):
+            call_command(Command(), NAME, "--layers", wrong)
+    with pytest.raises(CommandError, match="shows no model acme/other"):
+        call_command(Command(), "acme/other")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import gguf
 import numpy
 import pytest
 import torch
+from django.core.management import call_command
 from gguf import GGMLQuantizationType
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file
@@ -19,6 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qw
 
 from nodes import gguf_folder
 from nodes.gguf_folder import GgufFolder
+from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
 from nodes.weights import ModelError, open_model
 from tests.nodes.ggufs import make_gguf
@@ -292,3 +295,11 @@ def test_a_given_tokenizer_is_taken_and_must_be_the_models(sources: dict[str, Pa
         Tokenizer.load(folder, tmp_path / "other")
     with pytest.raises(ModelError, match="nothing has no tokenizer"):
         Tokenizer.load(folder, tmp_path / "nothing")
+
+
+def test_the_command_unpacks_a_file_and_prints_the_folder_last(sources: dict[str, Path], tmp_path: Path) -> None:
+    path, out = make_gguf(sources["llama"], tmp_path / "x.gguf"), io.StringIO()
+    call_command(Command(), str(path), stdout=out, stderr=io.StringIO())
+    folder = Path(out.getvalue().splitlines()[-1])
+    assert len(list(folder.glob("*.safetensors"))) == 6
+    assert open_model(path).path == folder

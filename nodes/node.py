@@ -101,6 +101,8 @@ class Node:
         tls: ssl.SSLContext,
     ) -> None:
         name = model_name(self._options.model)
+        # A tokenizer that can't be used is said before hours of loading.
+        tokenizer = Tokenizer.load(folder, self._options.tokenizer) if registration.start_layer == 0 else None
         shard = _load(folder, registration, self._options, self._loading)
         self._engine = Engine(shard, max_cached_tokens)
         self._engine.start()
@@ -110,8 +112,7 @@ class Node:
         tunnel = self._tunnel(registration)
         dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
         head = None
-        if shard.is_head:
-            tokenizer = Tokenizer.load(folder)
+        if tokenizer:
             head = Head(
                 registration.peer_id,
                 shard.width,

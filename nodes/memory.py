@@ -24,9 +24,16 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def cache_bytes_per_token(config: Any, num_layers: int, dtype: str) -> int:
+    return num_layers * _cached_numbers(config) * DTYPE_BYTES[dtype]
+
+
+def _cached_numbers(config: Any) -> int:
+    """What one layer keeps of one token: keys and values, or the latent that both are made from."""
+    if latent := getattr(config, "kv_lora_rank", None):
+        return int(latent + config.qk_rope_head_dim)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * num_layers * heads * head_width * DTYPE_BYTES[dtype])
+    return int(2 * heads * head_width)
 
 
 def room_for_tokens(num_elements: int, dtype: str, bytes_per_token: int, available: int) -> int:

@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from nodes import packed_modules
 from nodes import rows as row_caches
 from nodes.activations import DTYPES
 from nodes.cache import HopCache
@@ -144,7 +145,13 @@ def load(
         config.tie_word_embeddings = False  # there is no head to tie
     shard_class = cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
     with _LOADING, _progress_bars(progress):
-        model, loaded = _read(shard_class, folder, config, dtype)
+        if weights == "dense":
+            model, loaded = _read(shard_class, folder, config, dtype)
+        else:
+            shard_class = packed_modules.packed_class(shard_class, weights, DTYPES[dtype])
+            with packed_modules.one_by_one():
+                model, loaded = _read(shard_class, folder, config, dtype)
+            packed_modules.finish(model)
     _refuse_unless_complete(folder, model, loaded)
     return ModuleShard(model, start_layer, end_layer, dtype, weights)
 

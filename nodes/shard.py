@@ -99,5 +99,11 @@ def load_shard(
     if executor not in EXECUTORS:
         raise ModelError(f"executor must be one of {', '.join(EXECUTORS)}; it is {executor!r}")
     is_lean = executor == "lean" or (executor == "auto" and lean.covers(folder.config))
+    if weights not in WEIGHTS:
+        raise ModelError(f"weights must be one of {', '.join(WEIGHTS)}; they are {weights!r}")
     load = lean.load if is_lean else modules.load
-    return load(folder, start_layer, end_layer, dtype, weights, progress)
+    with measured() as total:
+        shard = load(folder, start_layer, end_layer, dtype, weights, progress)
+    if weights != "dense":
+        logger.info("Weights in %s: %s", weights, total)
+    return shard

@@ -235,9 +235,8 @@ def _check_range(response: httpx2.Response, file: str, start: int, end: int, siz
         if has_condition:
             raise Changed(file)
         if (start, end) != (0, size):
-            raise ModelError(
-                f"{response.url.host} answers no byte ranges, which only {file}'s layers need; use another HF_ENDPOINT"
-            )
+            hint = "only all of it could be had there; use another HF_ENDPOINT"
+            raise ModelError(f"{response.url.host} answers no byte ranges of {file}: {hint}")
         return size
     found = _RANGE.fullmatch(response.headers.get("content-range", ""))
     if response.headers.get("content-encoding", "identity") != "identity" or not found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from nodes import lean_layout
 from nodes.lean_block import Block

@@ -52,6 +52,7 @@ class LocalHub:
 
     def __init__(self, models: dict[str, Path], tls: ssl.SSLContext | None = None, token: str = "") -> None:
         self.models, self.token, self.faults = models, token, Faults()
+        self.retry_after = ""
         self.asked: list[Asked] = []
         self.sent: Counter[str] = Counter()  # bytes of each file
         self._old: dict[tuple[str, str], dict[str, bytes]] = {}
@@ -108,7 +109,8 @@ class LocalHub:
 
     def _answer_hub(self, handler: _Handler) -> None:
         if self.faults.statuses:
-            return handler.error(self.faults.statuses.pop(0))
+            status, headers = self.faults.statuses.pop(0), {"retry-after": self.retry_after} if self.retry_after else {}
+            return handler.send(status, b"{}", headers)
         path = urlsplit(handler.path)
         if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path.path):
             name, revision = found[1], unquote(found[2] or "main")

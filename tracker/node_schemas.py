@@ -91,6 +91,8 @@ class Registration(_Strict):
 
 class Heartbeat(_Strict):
     state: Word | None = None
+    done_bytes: Count | None = None  # of its weights, while it fetches them
+    total_bytes: Count | None = None
     cached_tokens: Count | None = None
     sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ms_per_layer: Milliseconds | None = None

@@ -155,6 +155,7 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.version, node.device, node.dtype = wanted.version, wanted.device, wanted.dtype
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.is_registered, node.last_seen = True, now
+    node.done_bytes = node.total_bytes = None
     node.lease_until = now + timedelta(seconds=node.lease_s)
     node.save()
     if node.status == Node.Status.APPROVED:

@@ -43,9 +43,7 @@ def _bytes_each(name: str, dtype: str, weights: str) -> float:
     return INT4_BYTES if weights == "int4" and ".layers." in name else INT8_BYTES
 
 
-def room_for_tokens(
-    weight_bytes: int, dtype: str, bytes_per_token: int, available: int, weights: str = "dense"
-) -> int:
+def room_for_tokens(weight_bytes: int, dtype: str, bytes_per_token: int, available: int, weights: str = "dense") -> int:
     """Tokens that caches may hold beside the weights. Raises DoesNotFit."""
     if not available:
         return MAX_CACHED_TOKENS

@@ -7,8 +7,10 @@ routers, scaled embeddings) stays dense.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +19,8 @@ from torch import nn
 
 from nodes.linear import TABLES, Linear, make_linear
 from nodes.quantize import can_be_quantized
+
+logger = logging.getLogger(__name__)
 
 
 class PackedModule(nn.Module):
@@ -88,6 +92,14 @@ def finish(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, PackedModule) and module.product is not None:
             del module.weight
+    dense = {name: parameter.nbytes for name, parameter in model.named_parameters() if parameter.dim() > 1}
+    if dense:
+        logger.info("%d MB stay dense: %s", sum(dense.values()) // 10**6, ", ".join(_kinds(dense)))
+
+
+def _kinds(names: Iterable[str]) -> list[str]:
+    """The parameters' names, each once whatever layer they are of."""
+    return sorted({re.sub(r"\.\d+", "", name).removeprefix("model.") for name in names})
 
 
 @contextmanager

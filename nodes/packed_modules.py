@@ -47,7 +47,7 @@ class PackedLinearModule(PackedModule):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x: [..., in_features]"""
         assert self.product is not None
-        output = self.product(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+        output = self.product(x.flatten(0, -2)).view(*x.shape[:-1], -1)
         return output if self.bias is None else output + self.bias
 
 
@@ -58,7 +58,7 @@ class PackedEmbeddingModule(PackedModule):
 
     def forward(self, numbers: torch.Tensor) -> torch.Tensor:
         assert self.product is not None
-        return self.product.rows(numbers.flatten()).to(self.dtype).unflatten(0, numbers.shape)
+        return self.product.rows(numbers.flatten()).to(self.dtype).view(*numbers.shape, -1)
 
 
 def packed_class(model_class: Any, weights: str, dtype: torch.dtype) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from nodes import experts
+from nodes import experts, packed_modules
 from nodes import rows as row_caches
 from nodes.activations import DTYPES
 from nodes.cache import HopCache
@@ -145,10 +145,14 @@ def load(
         config.tie_word_embeddings = False  # there is no head to tie
     tensors = folder.tensors_of(start_layer, end_layer)
     shard_class = cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
+    if weights != "dense":
+        shard_class = packed_modules.packed_class(shard_class, weights, DTYPES[dtype])
     try:
         experts.check(tensors, [*folder.tensors, *folder.absent])
-        with _LOADING, _progress_bars(progress), Checkpoint(folder.path, tensors) as checkpoint:
+        with _LOADING, _progress_bars(progress), _reading(weights), Checkpoint(folder.path, tensors) as checkpoint:
             model, loaded = _read(shard_class, checkpoint, config, dtype)
+        if weights != "dense":
+            packed_modules.finish(model)
         _refuse_unless_complete(model, loaded)
     except (OSError, ValueError, RuntimeError, ModelError) as error:
         raise ModelError(f"{folder.path} can't be loaded: {error}") from error
@@ -184,6 +188,10 @@ def _refuse_unless_complete(model: Any, loaded: dict[str, Any]) -> None:
 
 def _shapes(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
     return f"{name} {list(found)} instead of {list(wanted)}"
+
+
+def _reading(weights: str) -> AbstractContextManager[None]:
+    return nullcontext() if weights == "dense" else packed_modules.one_by_one()
 
 
 @contextmanager

@@ -61,8 +61,12 @@ def _hash(file: Path, known: Any) -> list[Any]:
         raise ModelError(_NEVER_SEEN.format(file=file)) from None
     if is_known and known[:2] == [status.st_size, status.st_mtime_ns]:
         return list(known)
+    return [status.st_size, status.st_mtime_ns, sha256(file)]
+
+
+def sha256(file: Path) -> str:
     with open(file, "rb") as stream:
-        return [status.st_size, status.st_mtime_ns, hashlib.file_digest(stream, "sha256").hexdigest()]
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _read_note(note: Path) -> dict[str, Any]:

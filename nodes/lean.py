@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch.nn import functional
 
 from nodes import lean_config
 from nodes.activations import DTYPES
@@ -71,7 +70,7 @@ class LeanShard(Shard):
             return inputs.to(self._dtype)
         if not self.is_head or self._held.embedding is None:
             raise ValueError(f"layers {self.start_layer}–{self.end_layer - 1} have no embedding")
-        hidden = functional.embedding(torch.tensor(list(inputs)), self._held.embedding)
+        hidden = self._held.embedding.rows(torch.tensor(list(inputs))).to(self._dtype)
         scale = self._config.embedding_scale
         return hidden if scale == 1.0 else hidden * scale
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from nodes import lean_layout
 from nodes.lean_block import Block
 from nodes.lean_config import LeanConfig
 from nodes.lean_layout import EMBEDDING, HEAD, NORM, Layout, Product, Shape
-from nodes.linear import Linear, make_linear
+from nodes.linear import TABLES, Linear, make_linear
 from nodes.rope import paired_rows
 from nodes.tensors import TensorFile
 from nodes.weights import ModelError, ModelFolder
@@ -24,7 +24,7 @@ class LeanWeights:
     """What a shard holds."""
 
     blocks: list[Block]
-    embedding: torch.Tensor | None  # [vocab, width], at the head
+    embedding: Linear | None  # its rows, at the head
     norm: torch.Tensor | None  # [width], at the tail
     head: Linear | None  # at the tail
 
@@ -38,21 +38,23 @@ def read_weights(
     progress: bool,
 ) -> LeanWeights:
     """Raises ModelError naming the tensors that are missing, of another shape or no floating point numbers."""
-    wanted, tensors = lean_layout.shapes(config, *layers), {}
+    wanted = lean_layout.shapes(config, *layers)
     with _Reader(folder, wanted, dtype) as reader:
-        for name in (EMBEDDING, NORM, HEAD):
-            if name in wanted:
-                tensors[name] = reader.whole(name, wanted[name])
+        # First the largest, while there is nothing else: both its forms are in memory for a moment.
+        tables = {
+            name: make_linear(reader.whole(name, wanted[name]), None, TABLES[weights])
+            for name in (EMBEDDING, HEAD)
+            if name in wanted
+        }
+        norm = reader.whole(NORM, wanted[NORM]) if NORM in wanted else None
         makes = _BlockReader(reader, config, weights)
         numbers = tqdm(range(*layers), "Loading layers", disable=not progress)
         blocks = [makes.block(number) for number in numbers]
-    is_head, is_tail = layers[0] == 0, NORM in wanted
-    head = tensors[EMBEDDING if config.is_tied else HEAD] if is_tail else None
     return LeanWeights(
         blocks=blocks,
-        embedding=tensors[EMBEDDING] if is_head else None,
-        norm=tensors.get(NORM),
-        head=None if head is None else make_linear(head, None, weights),
+        embedding=tables[EMBEDDING] if layers[0] == 0 else None,
+        norm=norm,
+        head=None if norm is None else tables[EMBEDDING if config.is_tied else HEAD],
     )
 
 

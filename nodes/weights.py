@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, layout
+from nodes.hub import HubId
 from nodes.layout import INDEX as INDEX
 from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor
@@ -41,7 +42,7 @@ class ModelFolder:
     path: Path
     config: Any  # transformers.PretrainedConfig
     tensors: Mapping[str, Tensor]
-    absent: Mapping[str, str] = field(default_factory=dict)  # tensors whose file isn't there, and its name
+    absent: Mapping[str, str] = field(default_factory=dict, kw_only=True)  # tensors whose file isn't there, to its name
 
     @property
     def family(self) -> str:
@@ -108,23 +109,46 @@ def layer_of(name: str) -> int | None:
 
 
 def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent) -> ModelFolder:
-    """The model in a folder, or of a catalogue name (fetched first if need be). Raises ModelError."""
-    if str(source) in catalog.ENTRIES:
+    """The model in a folder or a GGUF file, of a catalogue name or of a hub id; what it takes to know it is fetched.
+
+    Raises ModelError, and OSError where a hub or a disk is the reason.
+    """
+    from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
+
+    text, path = str(source), Path(source).expanduser().resolve()
+    if text in catalog.ENTRIES:
         try:
-            path = catalog.ensure(str(source), say)
+            path = catalog.ensure(text, say)
         except (catalog.CatalogError, OSError) as error:
             raise ModelError(str(error)) from error
-    else:
-        path = Path(source).expanduser().resolve()
     if path.is_file():
-        from nodes import gguf_folder
-
         return gguf_folder.open_gguf(path, say)
-    if not path.is_dir():
-        known = ", ".join(sorted(catalog.ENTRIES))
-        raise ModelError(f"{source} is neither a folder nor a model of the catalogue ({known})")
+    if path.is_dir():
+        return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
+    if model := HubId.read(text):
+        return hub_folder.open_hub(model, say)
+    known = ", ".join(sorted(catalog.ENTRIES))
+    raise ModelError(
+        f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"
+    )
+
+
+def model_name(source: str) -> str:
+    """As users ask for it: a folder's or GGUF file's own name, also where that is a link, a catalogue's, or a hub's
+    org/name."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return path.stem
+    if path.is_dir():
+        name = path.name if path.name not in ("", "..") else path.resolve().name
+        return str(read_json(path / ORIGIN).get("name", name)) if (path / ORIGIN).exists() else name
+    model = HubId.read(source)
+    return model.name if model else path.name
+
+
+def open_folder(path: Path) -> ModelFolder:
     config, contents = read_config(path), layout.read_contents(path)
-    return ModelFolder(path, config, contents.tensors, contents.absent)
+    return ModelFolder(path, config, contents.tensors, absent=contents.absent)
 
 
 def read_config(path: Path) -> Any:
@@ -141,7 +165,7 @@ def read_config(path: Path) -> Any:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise ModelError(f"{path / 'config.json'} can't be used: {error}") from error
-    rope = (config.rope_parameters or {}).get("rope_type", "default")
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in ROPE_TYPES:
         raise ModelError(f"{path / 'config.json'}: rope type {rope!r} isn't supported; {', '.join(ROPE_TYPES)} are")
     return config

@@ -12,7 +12,7 @@ from pytest_django.fixtures import Settings
 
 from nodes.modules import ModuleShard
 from nodes.shard import load_shard
-from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, open_model
+from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
 from tests.nodes.models import make_tiny_llama
 
 
@@ -126,6 +126,23 @@ def test_a_config_that_cannot_be_read_is_refused(single: Path, text: str) -> Non
 def test_a_conversion_keeps_its_sources_fingerprint(single: Path) -> None:
     (single / "meshnet.json").write_text('{"fingerprint": "f00d", "source": "a GGUF"}')
     assert open_model(single).fingerprint == "f00d"
+
+
+def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+
+    assert model_name(str(tmp_path / "alias")) == "alias"
+    assert model_name(f"{tmp_path}/alias/") == "alias"
+    assert model_name("smollm2-135m-instruct") == "smollm2-135m-instruct"
+    assert model_name("acme/tiny") == model_name("acme/tiny@refs/pr/1") == "acme/tiny"
+
+
+def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    assert model_name(".") == "here"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def options(description: str | None) -> argparse.Namespace:
@@ -34,8 +34,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def finish(figures: dict[str, float], as_json: bool) -> None:
+def finish(figures: Mapping[str, float | None], as_json: bool) -> None:
     for name, value in figures.items():
         print(f"{name}: {value}")
     if as_json:
-        print(json.dumps(figures))
+        print(json.dumps(dict(figures)))

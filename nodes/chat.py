@@ -8,16 +8,19 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopRefused
+from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine, EngineError
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
+from nodes.generation import Generation
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.sampling import Sampling
 from nodes.sessions import Busy, Stale
 from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
 from nodes.writer import Writer
@@ -53,6 +56,8 @@ class Head:
     engine: Engine
     tokenizer: Tokenizer
     dialler: Dialler
+    vocab_size: int
+    max_drafts: int = DEFAULT_DRAFTS
 
 
 class Chat:
@@ -104,17 +109,27 @@ class Chat:
         request = CompletionRequest.read(order.path, order.body, order.ticket.seed)
         prompt_ids = _prompt_ids(head.tokenizer, request)
         max_tokens = _max_tokens(request, len(prompt_ids), order.ticket.max_tokens, head.context_length)
+        sampling = _placed(request.sampling, len(prompt_ids), head.vocab_size)
+        chunk_tokens = self._chunk_tokens(sampling)
         self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
-        detokenizer = head.tokenizer.detokenizer()
-        self._writer = writer = Writer(request, prompt_ids, detokenizer, head.tokenizer.eos_ids, max_tokens)
-        chunk_tokens = chunk_size(order.chunk_tokens, head.width, order.ticket.dtype)
-        for token_id in self._pipeline.generate(prompt_ids, request.sampling, chunk_tokens, self._check):
-            event = writer.push(token_id)
+        self._writer = writer = Writer(request, prompt_ids, head.tokenizer, max_tokens)
+        generation = Generation(self._pipeline, prompt_ids, sampling, chunk_tokens, head.max_drafts)
+        for token in generation.tokens(self._check):
+            event = writer.push(token)
             if event:
                 self._open()
                 self._stream.send(event, order.deadline)
             if writer.finish_reason:
                 return
+
+    def _chunk_tokens(self, sampling: Sampling) -> int:
+        order = self.order
+        header_bytes = len(order.ticket_text) + len(sampling.to_json())
+        chunk_tokens = chunk_size(order.chunk_tokens, self._head.width, order.ticket.dtype, header_bytes)
+        if not chunk_tokens:
+            message = f"logit_bias is too long beside a route of {len(order.ticket.hops)} nodes: give fewer entries"
+            raise CompletionError(400, wire.Code.BAD_REQUEST, message, "logit_bias")
+        return chunk_tokens
 
     def _new_pipeline(self, reserve_tokens: int) -> Pipeline:
         order, head = self.order, self._head
@@ -166,6 +181,16 @@ def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
         raise CompletionError(400, "chat_template_missing", str(error), param) from None
     except PromptError as error:
         raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), param) from None
+
+
+def _placed(sampling: Sampling, num_prompt: int, vocab_size: int) -> Sampling:
+    """With the prompt's length, where that matters. Raises CompletionError 400 for a bias of no token."""
+    strange = [token_id for token_id, _ in sampling.logit_bias if token_id >= vocab_size]
+    if strange:
+        message = f"logit_bias names token {strange[0]}; the model's are 0 to {vocab_size - 1}"
+        raise CompletionError(400, wire.Code.BAD_REQUEST, message, "logit_bias")
+    counts_answer = sampling.frequency_penalty or sampling.presence_penalty
+    return replace(sampling, prompt_tokens=num_prompt) if counts_answer else sampling
 
 
 def _max_tokens(request: CompletionRequest, num_prompt: int, allowed: int, context_length: int) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
-from nodes.sampling import MAX_TEMPERATURE, Sampling
+from nodes.sampling import MAX_BIAS, Sampling, SamplingError
 from relay.wire import Code
 
 DEFAULT_MAX_TOKENS = 1024  # when the request names no number
 MAX_STOPS = 4
-MAX_SEED = 2**63
+_SAMPLING = frozenset(field.name for field in fields_of(Sampling)) - {"prompt_tokens"}
 
 
 class CompletionError(Exception):
@@ -92,22 +93,23 @@ def _max_tokens(value: Any) -> int | None:
 
 
 def _sampling(fields: dict[str, Any], default_seed: int) -> Sampling:
-    temperature = _number(fields, "temperature", default=1.0, most=MAX_TEMPERATURE)
-    top_p = _number(fields, "top_p", default=1.0, most=1.0)
-    seed = fields.get("seed")
-    seed = default_seed if seed is None else seed
-    if type(seed) is not int or not -MAX_SEED <= seed < MAX_SEED:
-        raise _bad("seed must be a whole number of 64 bits", "seed")
-    return Sampling(temperature=temperature, top_p=top_p, seed=seed)
+    asked = {name: fields[name] for name in _SAMPLING if fields.get(name) is not None}
+    if "logit_bias" in asked:
+        asked["logit_bias"] = _biases(asked["logit_bias"])
+    try:
+        return Sampling(**{"temperature": 1.0, "top_p": 1.0, "seed": default_seed} | asked)
+    except SamplingError as error:
+        raise _bad(str(error), error.param) from None
 
 
-def _number(fields: dict[str, Any], name: str, *, default: float, most: float) -> float:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if type(value) not in (int, float) or not 0 <= value <= most:
-        raise _bad(f"{name} must be a number from 0 to {most:g}", name)
-    return float(value)
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    """{"50256": -100}, of which what is 0 changes nothing. Three decimals travel: they must fit beside the ids."""
+    if not isinstance(value, dict) or not all(key.isascii() and key.isdigit() and len(key) < 11 for key in value):
+        raise _bad("logit_bias must be an object of token ids and numbers", "logit_bias")
+    if not all(type(bias) in (int, float) and abs(bias) <= MAX_BIAS for bias in value.values()):
+        raise _bad(f"logit_bias must hold numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}", "logit_bias")
+    rounded = ((int(key), round(bias, 3)) for key, bias in value.items())
+    return tuple((token_id, bias) for token_id, bias in rounded if bias)
 
 
 def _stops(value: Any) -> tuple[str, ...]:

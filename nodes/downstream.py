@@ -53,6 +53,8 @@ class HopStatistics:
     compute_ms: float = 0.0
     queue_ms: float = 0.0
     slowest_s: float = 0.0
+    drafted: int = 0  # tokens that the tail was given as guesses
+    accepted: int = 0  # of these, what it would have chosen itself
 
     def add(self, path: str, took_s: float, compute_ms: float, queue_ms: float) -> None:
         self.path, self.num_steps = path, self.num_steps + 1
@@ -64,7 +66,8 @@ class HopStatistics:
     def as_dict(self, peer_id: str, layers: tuple[int, int]) -> dict[str, Any]:
         hop = {"peer_id": peer_id, "start_layer": layers[0], "end_layer": layers[1], "path": self.path}
         times = {"ms_total": self.ms_total, "compute_ms": self.compute_ms, "queue_ms": self.queue_ms}
-        return hop | {"steps": self.num_steps} | {name: round(value, 3) for name, value in times.items()}
+        counts = {"steps": self.num_steps, "drafted": self.drafted, "accepted": self.accepted}
+        return hop | counts | {name: round(value, 3) for name, value in times.items()}
 
 
 class DownstreamHop:

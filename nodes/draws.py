@@ -17,9 +17,11 @@ import numpy as np
 
 _GOLDEN = 0x9E3779B97F4A7C15  # SplitMix64: state + i * golden, then mixed, is the i-th number of the stream
 _MASK = 0xFFFFFFFFFFFFFFFF
-_FAR = 10.0  # so far below the most probable token only those are looked at that have a lot of noise
+_OFTEN_ENOUGH = 1024  # tokens that nearly always hold top_p: to sort them all takes milliseconds
+_FAR = 5.0  # so far below the most probable token only those are looked at that have a lot of noise
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Indexes = np.ndarray[Any, np.dtype[Any]]
 Integers = np.ndarray[Any, np.dtype[np.uint64]]
 
 
@@ -38,7 +40,7 @@ def draw(scaled: Floats, seed: int, position: int, *, top_k: int = 0, top_p: flo
 def kept(scaled: Floats, top_k: int, top_p: float, min_p: float) -> Integers:
     """Ids, ascending. Each of the filters sees what the one before it has left; the most probable token stays."""
     ids = np.arange(len(scaled), dtype=np.uint64)
-    if 0 < top_k < len(ids):
+    if top_k:
         ids = highest(scaled, top_k)
     if top_p < 1:
         ids = ids[nucleus(scaled[ids], top_p)]
@@ -49,6 +51,8 @@ def kept(scaled: Floats, top_k: int, top_p: float, min_p: float) -> Integers:
 
 def highest(values: np.ndarray[Any, Any], count: int) -> Integers:
     """Indexes, ascending, of the `count` highest values; of equals the lower indexes."""
+    if count >= len(values):
+        return np.arange(len(values), dtype=np.uint64)
     least = np.partition(values, len(values) - count)[len(values) - count]
     above, equal = np.flatnonzero(values > least), np.flatnonzero(values == least)
     return np.sort(np.concatenate((above, equal[: count - len(above)]))).astype(np.uint64)
@@ -60,11 +64,17 @@ def nucleus(scaled: Floats, top_p: float) -> Integers:
         return np.arange(len(scaled), dtype=np.uint64)
     probabilities = np.exp(scaled)
     probabilities /= probabilities.sum()
-    # Tokens below this floor add up to less than 1 - top_p, so none is needed; what is left is short to sort.
-    candidates = np.flatnonzero(probabilities >= (1 - top_p) / len(scaled))
-    order = candidates[np.argsort(-probabilities[candidates], kind="stable")]
-    count = int(np.searchsorted(np.cumsum(probabilities[order]), top_p)) + 1
-    return np.sort(order[:count]).astype(np.uint64)
+    order, sums = _sorted(probabilities, highest(probabilities, _OFTEN_ENOUGH))
+    if sums[-1] < top_p:
+        # Tokens below this floor add up to less than 1 - top_p, so none is needed.
+        order, sums = _sorted(probabilities, np.flatnonzero(probabilities >= (1 - top_p) / len(scaled)))
+    return np.sort(order[: int(np.searchsorted(sums, top_p)) + 1]).astype(np.uint64)
+
+
+def _sorted(probabilities: Floats, indexes: Indexes) -> tuple[Indexes, Floats]:
+    """(the indexes, most probable first, and the sums of their probabilities so far)"""
+    order = indexes[np.argsort(-probabilities[indexes], kind="stable")]
+    return order, np.cumsum(probabilities[order])
 
 
 def gumbel(seed: int, position: int, token_ids: Integers) -> Floats:
@@ -75,9 +85,15 @@ def gumbel(seed: int, position: int, token_ids: Integers) -> Floats:
 def uniform(seed: int, position: int, token_ids: Integers) -> Floats:
     """A number between 0 and 1 for each token at a position: the top 53 bits of a counter-based generator."""
     key = _mix_one(_mix_one((seed & _MASK) + _GOLDEN & _MASK) ^ (position & _MASK))
-    bits = _mix(np.uint64(key) + (token_ids + np.uint64(1)) * np.uint64(_GOLDEN))
-    numbers: Floats = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53  # never 0; 1 only by rounding
-    return np.minimum(numbers, 1 - 2.0**-53)
+    bits = token_ids + np.uint64(1)
+    bits *= np.uint64(_GOLDEN)
+    bits += np.uint64(key)
+    _mix(bits)
+    bits >>= np.uint64(11)
+    numbers: Floats = bits.astype(np.float64)
+    numbers += 0.5  # never 0; 1 only by rounding
+    numbers *= 2.0**-53
+    return np.minimum(numbers, 1 - 2.0**-53, out=numbers)
 
 
 def _noise(uniforms: Floats) -> Floats:
@@ -85,12 +101,16 @@ def _noise(uniforms: Floats) -> Floats:
     return noise
 
 
-def _mix(z: Integers) -> Integers:
-    """SplitMix64's output function (Steele, Lea, Flood 2014)."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _mix(z: Integers) -> None:
+    """SplitMix64's output function (Steele, Lea, Flood 2014), in place."""
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
 
 
 def _mix_one(number: int) -> int:
-    return int(_mix(np.array([number], dtype=np.uint64))[0])
+    mixed = np.array([number], dtype=np.uint64)
+    _mix(mixed)
+    return int(mixed[0])

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from nodes import memory
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
-from nodes.weights import ModelFolder
-
-
-def model_name(model: str) -> str:
-    """As users ask for it: the folder's own name, also where that is a link, or the catalogue's."""
-    path = Path(model)
-    return path.name if path.name not in ("", "..") else path.resolve().name
+from nodes.weights import ModelFolder, model_name
 
 
 def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:

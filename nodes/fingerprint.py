@@ -12,6 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog
+from nodes.layout import ModelError
+
+_NEVER_SEEN = (
+    "{file} is missing and its hash was never noted here, so that it can't be told which model this is: "
+    "run the node once with all files in place, or put a meshnet.json with the model's fingerprint into the folder"
+)
 
 
 def combine(files: Iterable[tuple[str, str]]) -> str:
@@ -19,23 +25,48 @@ def combine(files: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in sorted(files)).encode()).hexdigest()
 
 
-def of_folder(folder: Path, names: Iterable[str]) -> str:
-    """The fingerprint of those of the named files that are there."""
-    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(folder)).hexdigest()[:32]}.json"
+def of_folder(folder: Path, needed: Iterable[str], optional: Iterable[str] = ()) -> str:
+    """The fingerprint of the needed files and of those of the optional ones that are there.
+
+    A needed file may be gone if its hash was noted while it was there: a node needs only the files of its layers.
+    Raises ModelError when it wasn't.
+    """
+    present = [name for name in optional if (folder / name).exists()]
+    return combine(_hashes(folder, [*needed, *present], of=folder).items())
+
+
+def of_file(file: Path) -> str:
+    """The fingerprint of a model that is one file: the SHA-256 of that."""
+    return _hashes(file.parent, [file.name], of=file)[file.name]
+
+
+def _hashes(folder: Path, names: Iterable[str], of: Path) -> dict[str, str]:
+    """The SHA-256 of the named files. `of`: what they are kept for in the cache."""
+    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(of)).hexdigest()[:32]}.json"
     known = _read_note(note)
-    hashes = {name: _hash(folder / name, known.get(name)) for name in names if (folder / name).exists()}
+    hashes = {name: _hash(folder / name, known.get(name)) for name in names}
     if hashes != known:
         catalog.write_atomically(note, json.dumps(hashes).encode())
-    return combine((name, entry[2]) for name, entry in hashes.items())
+    return {name: entry[2] for name, entry in hashes.items()}
 
 
 def _hash(file: Path, known: Any) -> list[Any]:
-    """[size, modified at, SHA-256]: the known one while size and time are the same."""
-    status = file.stat()
-    if isinstance(known, list) and known[:2] == [status.st_size, status.st_mtime_ns] and len(known) == 3:
-        return known
+    """[size, modified at, SHA-256]: the known one while size and time are the same, or when the file is gone."""
+    is_known = isinstance(known, list) and len(known) == 3
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        if is_known:
+            return list(known)
+        raise ModelError(_NEVER_SEEN.format(file=file)) from None
+    if is_known and known[:2] == [status.st_size, status.st_mtime_ns]:
+        return list(known)
+    return [status.st_size, status.st_mtime_ns, sha256(file)]
+
+
+def sha256(file: Path) -> str:
     with open(file, "rb") as stream:
-        return [status.st_size, status.st_mtime_ns, hashlib.file_digest(stream, "sha256").hexdigest()]
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _read_note(note: Path) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from nodes.packed import Int4Linear, Int8Linear
+from nodes.quantize import can_be_quantized
+
 
 class Linear(Protocol):
     """x [tokens, in_features] to [tokens, out_features], both in the shard's dtype."""
@@ -15,6 +18,10 @@ class Linear(Protocol):
     out_features: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        """[number of `numbers`, in_features]: those rows of the weights, for an embedding; `numbers` are integers."""
+        ...
 
 
 class DenseLinear:
@@ -27,9 +34,20 @@ class DenseLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
+    def rows(self, numbers: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(numbers, self.weight)
+
+
+_KINDS = {"int8": Int8Linear, "int4": Int4Linear}
+# How embedding and head are kept: their errors reach every token, and a 4-bit GGUF has them in eight bits as well.
+TABLES = {"dense": "dense", "int8": "int8", "int4": "int8"}
+
 
 def make_linear(weight: torch.Tensor, bias: torch.Tensor | None = None, weights: str = "dense") -> Linear:
-    """The product with `weight` [out_features, in_features], kept as `weights` says: dense, int8 or int4."""
-    if weights != "dense":
-        raise ValueError(f"weights {weights!r} are of no known kind")
-    return DenseLinear(weight, bias)
+    """The product with `weight` [out_features, in_features], kept as `weights` says: dense, int8 or int4.
+
+    Weights of a shape that the packed operators don't take stay dense.
+    """
+    if weights == "dense" or not can_be_quantized(weight):
+        return DenseLinear(weight, bias)
+    return _KINDS[weights](weight, bias)

@@ -1,8 +1,8 @@
 """A shard as transformers' own modules: every family that is served, and what the lean executor is measured by.
 
-The shard is the model's own class of transformers. Its subclass replaces every layer outside the shard by a
-pass-through before the weights are read, so that from_pretrained reads only what is left. Config and layer numbers
-stay whole, because families index rotary embeddings, windows and experts by the absolute number.
+The shard is the model's own class, cut (cut.py). Its forward is the whole model's, so that whatever a family does to
+embeddings before the first layer or to logits after the last is done, once and by its own code: the hop's first layer
+is given the hidden states that came in, whatever reaches it, and what its last layer leaves is what goes out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import copy
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,8 +19,11 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from nodes import rows as row_caches
 from nodes.activations import DTYPES
 from nodes.cache import HopCache
+from nodes.checkpoint import Checkpoint
+from nodes.cut import PassThrough, cut_class, layers_of
 from nodes.shard import Row, Shard
 from nodes.weights import ModelError, ModelFolder
 
@@ -27,11 +31,26 @@ from nodes.weights import ModelError, ModelFolder
 _LOADING = threading.Lock()
 
 
-class PassThrough(nn.Module):
-    """Stands where a layer, a norm or a head is another node's."""
+class Edge(nn.Module):
+    """A hop's first or last layer: takes what is given in place of what comes, and keeps what it leaves."""
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return hidden
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.attention_type = layer, getattr(layer, "attention_type", None)
+        self.given: torch.Tensor | None = None
+        self.left: torch.Tensor | None = None
+
+    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        output = self.layer(hidden if self.given is None else self.given, *args, **kwargs)
+        self.left = output[0] if isinstance(output, tuple) else output
+        return output
+
+
+@dataclass(frozen=True, slots=True)
+class _Hop:
+    layers: nn.ModuleList
+    first: Edge
+    last: Edge
 
 
 class ModuleShard(Shard):
@@ -42,51 +61,78 @@ class ModuleShard(Shard):
     def __init__(self, model: Any, start_layer: int, end_layer: int, dtype: str, weights: str = "dense") -> None:
         super().__init__(model.config, start_layer, end_layer, dtype, weights)
         self._model, self._base = model, model.base_model
-        self._layers, self._norm, self._pass = list(self._base.layers), self._base.norm, PassThrough()
-        self._hops: dict[tuple[int, int], nn.ModuleList] = {(start_layer, end_layer): self._base.layers}
+        self._layers_name, layers = layers_of(self._base, self.num_layers)
+        self._layers, self._hops = list(layers), dict[tuple[int, int], _Hop]()
+        self._is_latent = getattr(model.config, "kv_lora_rank", None) is not None
 
     def new_cache(self, start_layer: int, end_layer: int, room_tokens: int = 0) -> HopCache:
         return HopCache(start_layer, end_layer, room_tokens)
 
     def forward(self, rows: Sequence[Row], start_layer: int, end_layer: int) -> list[torch.Tensor]:
         self.check_hop(start_layer, end_layer)
-        return [self._forward(row, start_layer, end_layer) for row in rows]
+        for row in rows:
+            hop = (row.cache.start_layer, row.cache.end_layer)
+            if hop != (start_layer, end_layer) or row.cache.num_tokens != row.position:
+                raise ValueError("the cache is of other layers, or doesn't end where the step starts")
+        hop_layers = self._hop(start_layer, end_layer)
+        output = self._forward(rows, hop_layers, end_layer == self.num_layers)
+        counts = [row.num_logits if end_layer == self.num_layers else row.num_tokens for row in rows]
+        return list(torch.split(output, counts))
 
-    def _forward(self, row: Row, start_layer: int, end_layer: int) -> torch.Tensor:
-        cache = row.cache
-        if (cache.start_layer, cache.end_layer) != (start_layer, end_layer) or cache.num_tokens != row.position:
-            raise ValueError("the cache is of other layers, or doesn't end where the step starts")
-        # hidden: [1, tokens, width]
-        hidden = self._embed(row.inputs).unsqueeze(0).to(DTYPES[self.dtype])
-        self._base.layers = self._modules_of(start_layer, end_layer)
-        self._base.norm = self._norm if end_layer == self.num_layers else self._pass
-        positions = torch.arange(row.position, row.position + row.num_tokens).unsqueeze(0)
-        output = self._base(inputs_embeds=hidden, position_ids=positions, cache=cache, use_cache=True)
-        result: torch.Tensor = output.last_hidden_state[0]
-        return self._logits(result[len(result) - row.num_logits :]) if end_layer == self.num_layers else result
+    def _forward(self, rows: Sequence[Row], hop: _Hop, is_last: bool) -> torch.Tensor:
+        """hidden: [tokens of all rows, width], or after the last layer logits: [logits of all rows, vocab_size]"""
+        positions = [torch.arange(row.position, row.position + row.num_tokens) for row in rows]
+        arguments = {"position_ids": torch.cat(positions).unsqueeze(0), "use_cache": True}
+        kept = _kept(rows) if is_last else None
+        setattr(self._base, self._layers_name, hop.layers)
+        try:
+            arguments |= self._inputs(rows, hop)
+            if kept is not None and len(kept):
+                logits: torch.Tensor = self._call(self._model, rows, **arguments, logits_to_keep=kept).logits[0]
+                return logits.to(torch.float32)
+            self._call(self._base, rows, **arguments)
+            assert hop.last.left is not None
+            hidden: torch.Tensor = hop.last.left[0]
+            return hidden if kept is None else torch.empty(0, self.vocab_size)
+        finally:
+            hop.first.given = hop.first.left = hop.last.left = None
 
-    def _embed(self, inputs: torch.Tensor | Sequence[int]) -> torch.Tensor:
-        """hidden: [tokens, width]"""
-        if isinstance(inputs, torch.Tensor):
-            return inputs
-        if not self.is_head:
-            raise ValueError(f"layers {self.start_layer}–{self.end_layer - 1} have no embedding")
-        hidden: torch.Tensor = self._base.embed_tokens(torch.tensor([list(inputs)]))[0]
-        return hidden
+    def _call(self, model: Any, rows: Sequence[Row], **arguments: Any) -> Any:
+        if len(rows) == 1:
+            return model(cache=rows[0].cache, **arguments)
+        caches = row_caches.RowCaches([row.cache for row in rows], [row.num_tokens for row in rows], self._is_latent)
+        return row_caches.forward(model, caches, **arguments)
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 logits [tokens, vocab_size] of hidden [tokens, width]."""
-        logits: torch.Tensor = self._model.lm_head(hidden)
-        return logits.to(torch.float32)
+    def _inputs(self, rows: Sequence[Row], hop: _Hop) -> dict[str, torch.Tensor]:
+        """What the model is called with; hidden states that came in wait at the hop's first layer."""
+        hidden = [row.inputs for row in rows if isinstance(row.inputs, torch.Tensor)]
+        if len(hidden) == len(rows):
+            hop.first.given = torch.cat(hidden).unsqueeze(0).to(DTYPES[self.dtype])
+            return {"inputs_embeds": hop.first.given}
+        if hidden or not self.is_head or hop.first.layer is not self._layers[0]:
+            raise ValueError(f"layers {self.start_layer}–{self.end_layer - 1} were given ids without an embedding")
+        return {"input_ids": torch.tensor([[token_id for row in rows for token_id in row.inputs]])}
 
-    def _modules_of(self, start_layer: int, end_layer: int) -> nn.ModuleList:
+    def _hop(self, start_layer: int, end_layer: int) -> _Hop:
         """The model's list of layers with those outside the hop passing through; made once per hop."""
         key = (start_layer, end_layer)
         if key not in self._hops:
-            inside = range(start_layer, end_layer)
-            layers = (layer if number in inside else self._pass for number, layer in enumerate(self._layers))
-            self._hops[key] = nn.ModuleList(layers)
+            first = Edge(self._layers[start_layer])
+            last = first if end_layer == start_layer + 1 else Edge(self._layers[end_layer - 1])
+            inside: dict[int, nn.Module] = {number: self._layers[number] for number in range(*key)}
+            inside |= {start_layer: first, end_layer - 1: last}
+            layers = [inside.get(number) or PassThrough(layer) for number, layer in enumerate(self._layers)]
+            self._hops[key] = _Hop(nn.ModuleList(layers), first, last)
         return self._hops[key]
+
+
+def _kept(rows: Sequence[Row]) -> torch.Tensor:
+    """Where, among all rows' tokens, logits are wanted."""
+    kept, end = [], 0
+    for row in rows:
+        end += row.num_tokens
+        kept.append(torch.arange(end - row.num_logits, end))
+    return torch.cat(kept)
 
 
 def load(
@@ -96,47 +142,26 @@ def load(
     config = copy.deepcopy(folder.config)
     if end_layer < folder.num_layers:
         config.tie_word_embeddings = False  # there is no head to tie
-    shard_class = _cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
+    shard_class = cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
     with _LOADING, _progress_bars(progress):
         model, loaded = _read(shard_class, folder, config, dtype)
     _refuse_unless_complete(folder, model, loaded)
     return ModuleShard(model, start_layer, end_layer, dtype, weights)
 
 
-def _cut_class(model_class: Any, start_layer: int, end_layer: int) -> Any:
-    """The model's class, whose instances have pass-throughs for all that is outside the shard."""
-
-    class Cut(model_class):
-        # The other layers' tensors are in the same files, and are no news.
-        _keys_to_ignore_on_load_unexpected = [r".*"]
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            base, is_tail = self.base_model, end_layer == config.num_hidden_layers
-            for number in range(config.num_hidden_layers):
-                if not start_layer <= number < end_layer:
-                    base.layers[number] = PassThrough()
-            if start_layer > 0 and not (is_tail and config.tie_word_embeddings):
-                base.embed_tokens = PassThrough()
-            if not is_tail:
-                base.norm, self.lm_head = PassThrough(), PassThrough()
-
-    Cut.__name__ = Cut.__qualname__ = model_class.__name__
-    return Cut
-
-
 def _read(shard_class: Any, folder: ModelFolder, config: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
+    attention = row_caches.SDPA if shard_class._supports_sdpa else row_caches.EAGER
     try:
-        model, loaded = shard_class.from_pretrained(
-            folder.path,
-            config=config,
-            dtype=DTYPES[dtype],
-            attn_implementation="sdpa",  # transformers' default; named so that every node computes the same
-            local_files_only=True,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # they are reported, and refused below by name
-            output_loading_info=True,
-        )
+        with Checkpoint(folder) as checkpoint:
+            model, loaded = shard_class.from_pretrained(
+                None,
+                config=config,
+                state_dict=checkpoint.state_dict(),
+                dtype=DTYPES[dtype],
+                attn_implementation=attention,
+                ignore_mismatched_sizes=True,  # they are reported, and refused below by name
+                output_loading_info=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder.path} can't be loaded: {error}") from error
     return model.eval().requires_grad_(False), loaded

@@ -16,11 +16,12 @@ from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
-from nodes.facts import address_towards, model_name, node_facts, room_for_caches
+from nodes.facts import address_towards, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
+from nodes.pages import in_huge_pages
 from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
 from nodes.shard import Shard, load_shard
@@ -30,7 +31,7 @@ from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
-from nodes.weights import ModelFolder, open_model
+from nodes.weights import ModelFolder, model_name, open_model
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +109,16 @@ class Node:
         head = None
         if shard.is_head:
             tokenizer = Tokenizer.load(folder)
-            head = Head(registration.peer_id, shard.width, shard.context_length, self._engine, tokenizer, dialler)
+            head = Head(
+                registration.peer_id,
+                shard.width,
+                shard.context_length,
+                self._engine,
+                tokenizer,
+                dialler,
+                shard.vocab_size,
+                self._options.max_drafts,
+            )
         self._api = NodeApi(name, _layers(shard), self._engine, book, head, registration.node_key)
         if not self._wait(membership.approved):
             return
@@ -195,15 +205,16 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
         folder.prepare(start, end, loading)
     logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
     torch.set_num_threads(options.num_threads)
-    shard = load_shard(
-        folder,
-        start,
-        end,
-        options.dtype,
-        weights=options.weights,
-        executor=options.executor,
-        progress=sys.stderr.isatty(),
-    )
+    with in_huge_pages():
+        shard = load_shard(
+            folder,
+            start,
+            end,
+            options.dtype,
+            weights=options.weights,
+            executor=options.executor,
+            progress=sys.stderr.isatty(),
+        )
     logger.info("Loaded layers %d–%d", start, end - 1)
     return shard
 

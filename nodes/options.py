@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from nodes.drafts import DEFAULT_DRAFTS, MAX_DRAFTS
 from nodes.state import default_folder
 from relay.wire import PING_S, WIRE_VERSIONS
 
@@ -47,6 +48,7 @@ class NodeOptions:
     weights: str = "dense"  # how the shard's matrices are held: dense in `dtype`, or quantized to int8 or int4
     executor: str = "auto"
     max_kv_tokens: int | None = None  # tokens that caches may hold together; None: what memory allows
+    max_drafts: int = DEFAULT_DRAFTS  # tokens that this node guesses for a step, where it is the head
     tokenizer: Path | None = None  # a folder whose tokenizer is used instead of the model's
 
 
@@ -85,6 +87,7 @@ def read_options(
         weights=options["weights"],
         executor=options["executor"],
         max_kv_tokens=_max_kv_tokens(options["max_kv_tokens"]),
+        max_drafts=_max_drafts(options["drafts"]),
         tokenizer=Path(options["tokenizer"]).expanduser() if options["tokenizer"] else None,
     )
 
@@ -139,6 +142,15 @@ def _max_kv_tokens(asked: int | None) -> int | None:
     if asked is not None and asked < 1:
         raise UsageError(f"--max-kv-tokens {asked}: at least one")
     return asked
+
+
+def _max_drafts(text: str) -> int:
+    if text == "off":
+        return 0
+    allowed = {str(number): number for number in range(1, MAX_DRAFTS + 1)}
+    if text not in allowed:
+        raise UsageError(f"--drafts {text!r}: must be off, or tokens to guess for a step, 1 to {MAX_DRAFTS}")
+    return allowed[text]
 
 
 def _threads(asked: int | None) -> int:

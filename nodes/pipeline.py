@@ -1,14 +1,8 @@
-"""The head's loop: prompt in chunks, then token by token, each step through this node's layers and every hop after it.
-
-Steps are numbered here. A hop that has lost what it held says how much it still has, and the token ids from there on
-are sent again through the whole route: every hop crops its cache to the step's position by itself.
-"""
+"""One session's way through the model: each step through this node's layers and every hop after it, numbered here."""
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
@@ -16,19 +10,19 @@ from typing import Any
 from torch import Tensor
 
 from nodes import activations
+from nodes.answers import read_sampled
 from nodes.deadline import Deadline, DeadlineOver
-from nodes.downstream import DownstreamHop, HopFailed, HopRefused, HopStatistics
+from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
+from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
 from nodes.hops import HopAnswer
-from nodes.sampling import Sampling
-from nodes.sessions import Missing
+from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from relay import headers as names
-from relay.wire import Code
+from relay.wire import MAX_META_BYTES
 
-logger = logging.getLogger(__name__)
-
-MAX_REPLAYS = 3  # of one session, after a hop has lost its cache
-MAX_CHUNK_TOKENS = 512  # their ids travel in a header beside the ticket (wire.MAX_META_BYTES)
+MAX_CHUNK_TOKENS = 512
+_ID_BYTES = 8  # of a token id and its comma
+_OTHER_HEADERS_BYTES = 1024  # of a step: all but its ids, its sampling and its ticket
 
 
 @dataclass(frozen=True)
@@ -50,44 +44,24 @@ class Pipeline:
     """One session's way through the model. Used by one thread."""
 
     def __init__(
-        self, session: Session, engine: Engine, local: tuple[int, int], peer_id: str, hops: list[DownstreamHop]
+        self,
+        session: Session,
+        engine: Engine,
+        local: tuple[int, int],
+        peer_id: str,
+        hops: list[DownstreamHop],
     ) -> None:
         self.session, self.hops = session, hops
         self._engine, self._local, self._peer_id = engine, local, peer_id
         self._num_steps = 0
+        self._drafts_taken = 0 if hops else MAX_DRAFTS  # by the tail, as far as is known
         self.statistics = HopStatistics(path="local")
 
-    def generate(
-        self,
-        prompt_ids: list[int],
-        sampling: Sampling,
-        chunk_tokens: int,
-        check: Callable[[], None],
-    ) -> Iterator[int]:
-        """The tokens that follow the prompt, without end. `check` is called before each step and may raise.
-
-        Raises HopFailed, HopRefused, DeadlineOver and the engine's errors.
-        """
-        ids, num_cached, num_replays = list(prompt_ids), 0, 0
-        while True:
-            check()
-            self.session.deadline.check()
-            chunk = ids[num_cached : num_cached + chunk_tokens]
-            is_last = num_cached + len(chunk) == len(ids)
-            try:
-                sampled = self.forward(chunk, num_cached, sampling if is_last else None)
-            except (Missing, HopRefused) as error:
-                num_replays += 1
-                num_cached = _start_of_replay(error, num_cached, num_replays)
-                logger.warning("session %s: replaying from position %d", self.session.id[:8], num_cached)
-                continue
-            num_cached += len(chunk)
-            if is_last:
-                ids += sampled
-                yield from sampled
-
-    def forward(self, token_ids: list[int], position: int, sampling: Sampling | None) -> tuple[int, ...]:
-        """One step through every layer; the sampled ids, none when `sampling` is None."""
+    def forward(
+        self, token_ids: list[int], position: int, sampling: Sampling | None, num_drafts: int = 0
+    ) -> list[Sampled]:
+        """One step through every layer. The sampled tokens: the drafts that are right and one more, none when
+        `sampling` is None."""
         self._num_steps += 1
         step = Step(
             session=self.session.id,
@@ -100,18 +74,23 @@ class Pipeline:
             hidden=None,
             sampling=None if self.hops else sampling,
             reserve_tokens=self.session.reserve_tokens if position == 0 else 0,
+            num_drafts=num_drafts,
         )
         result = self._run_local(step)
-        if not self.hops:
-            return result.token_ids
-        if result.hidden is None:
-            raise HopFailed("pipeline error: this node's own layers gave no activations")
-        return self.run_downstream_pipeline(result.hidden, token_ids, position, sampling)
+        if self.hops:
+            if result.hidden is None:
+                raise HopFailed("pipeline error: this node's own layers gave no activations")
+            sampled = self.run_downstream_pipeline(result.hidden, token_ids, position, sampling, num_drafts)
+        else:
+            sampled = _sampled(result)
+        if sampling is not None:
+            self._count(token_ids, sampled, num_drafts)
+        return sampled
 
     def run_downstream_pipeline(
-        self, hidden: Tensor, token_ids: list[int], position: int, sampling: Sampling | None
-    ) -> tuple[int, ...]:
-        """Sends activations from hop to hop; the tail's token ids. hidden: [1, tokens, width]."""
+        self, hidden: Tensor, token_ids: list[int], position: int, sampling: Sampling | None, num_drafts: int = 0
+    ) -> list[Sampled]:
+        """Sends activations from hop to hop; what the tail sampled. hidden: [1, tokens, width]."""
         body = activations.encode(hidden, self.session.dtype)
         shape = activations.format_shape(hidden.shape)
         common = self.session.headers() | {
@@ -123,6 +102,8 @@ class Pipeline:
         }
         if position == 0:
             common[names.RESERVE] = str(self.session.reserve_tokens)
+        if num_drafts:
+            common[names.DRAFTS] = str(num_drafts)
         for hop in self.hops[:-1]:
             answer = hop.step(self._with_layers(common, hop), body, self.session.deadline)
             body = _checked_body(answer, hop, shape, len(body))
@@ -130,7 +111,12 @@ class Pipeline:
         last = self._with_layers(common, tail) | {names.TOKENS: ",".join(map(str, token_ids))}
         if sampling is not None:
             last[names.SAMPLING] = sampling.to_json()
-        return _token_ids(tail.step(last, body, self.session.deadline), tail)
+        answer = tail.step(last, body, self.session.deadline)
+        self._drafts_taken = _drafts_taken(answer)
+        try:
+            return read_sampled(answer.body)
+        except ValueError as error:
+            raise HopFailed(f"pipeline error: {tail} answered no list of token ids: {error}") from None
 
     def release(self) -> None:
         """Frees the session on every hop."""
@@ -158,27 +144,32 @@ class Pipeline:
         self.statistics.add("local", took_s, result.compute_ms, result.queue_ms)
         return result
 
+    def room_for_drafts(self, num_tokens: int) -> int:
+        """Of a step that has one token more: none may be sampled that the session has no room for."""
+        return min(self.session.reserve_tokens - num_tokens - 1, self._drafts_taken)
+
+    def _count(self, token_ids: list[int], sampled: list[Sampled], num_drafts: int) -> None:
+        drafts, accepted = token_ids[len(token_ids) - num_drafts :], [one.token_id for one in sampled[:-1]]
+        if not 1 <= len(sampled) <= num_drafts + 1 or accepted != drafts[: len(accepted)]:
+            told = f"{len(sampled)} tokens where {num_drafts} drafts were to be checked"
+            raise HopFailed(f"pipeline error: {self.hops[-1] if self.hops else 'this node'} answered {told}")
+        statistics = self.hops[-1].statistics if self.hops else self.statistics
+        statistics.drafted += num_drafts
+        statistics.accepted += len(accepted)
+
     def _with_layers(self, common: Mapping[str, str], hop: DownstreamHop) -> dict[str, str]:
         own = {names.START_LAYER: str(hop.hop.start_layer), names.END_LAYER: str(hop.hop.end_layer)}
         left_ms = max(1, int(self.session.deadline.left_s() * 1000))
         return {**common, **own, names.DEADLINE_MS: str(left_ms)}
 
 
-def chunk_size(asked: int, width: int, dtype: str) -> int:
-    """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message."""
-    return max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype)))
+def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int:
+    """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message.
 
-
-def _start_of_replay(error: Missing | HopRefused, num_cached: int, num_replays: int) -> int:
-    """The position from which a hop wants the tokens again; `error` itself where that helps nobody."""
-    if isinstance(error, HopRefused) and error.code != Code.MISSING:
-        raise error
-    held = error.num_cached if isinstance(error, HopRefused) else error.cached_tokens
-    if num_replays > MAX_REPLAYS or not 0 <= held < max(num_cached, 1):
-        raise HopFailed(
-            f"pipeline error: a hop holds {held} tokens of {num_cached}, and replaying didn't help"
-        ) from error
-    return held
+    header_bytes: of the ticket and the sampling, beside which the ids travel. 0 where not even one id fits.
+    """
+    room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
+    return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
 
 
 def _checked_body(answer: HopAnswer, hop: DownstreamHop, shape: str, num_bytes: int) -> bytes:
@@ -188,11 +179,12 @@ def _checked_body(answer: HopAnswer, hop: DownstreamHop, shape: str, num_bytes: 
     return answer.body
 
 
-def _token_ids(answer: HopAnswer, hop: DownstreamHop) -> tuple[int, ...]:
-    try:
-        ids = tuple(json.loads(answer.body)["token_ids"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        ids = (None,)
-    if not all(type(number) is int and number >= 0 for number in ids):
-        raise HopFailed(f"pipeline error: {hop} answered no list of token ids")
-    return ids
+def _sampled(result: StepResult) -> list[Sampled]:
+    logprobs: Sequence[TokenLogprobs | None] = result.logprobs or [None] * len(result.token_ids)
+    return [Sampled(token_id, one) for token_id, one in zip(result.token_ids, logprobs, strict=True)]
+
+
+def _drafts_taken(answer: HopAnswer) -> int:
+    """Of one step, by a tail that says so: another would take drafts for the text itself."""
+    told = answer.headers.get(names.DRAFTS, "")
+    return min(int(told), MAX_DRAFTS) if told.isascii() and told.isdigit() and len(told) < 4 else 0

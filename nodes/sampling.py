@@ -25,37 +25,43 @@ MAX_REPETITION_PENALTY = 10.0
 MAX_BIAS = 100.0
 MAX_BIASES = 300
 MAX_TOP_LOGPROBS = 20
+LEAST_LOGPROB = -9999.0  # OpenAI's word for a token that can't come; JSON has no infinity
 _MAX_ID = 2**31 - 1
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class SamplingError(ValueError):
-    """A parameter out of its range (the sender's to mend), or logits that aren't numbers."""
+    """A parameter out of its range (the sender's to mend: `param`), or logits that aren't numbers."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:
     if type(value) not in (int, float) or not least <= value <= most:  # type: ignore[operator]
-        _refuse(name, f"a number from {least:g} to {most:g}")
+        _refuse(name, f"must be a number from {least:g} to {most:g}")
 
 
-def _check_whole(name: str, value: object, least: int, most: int, wanted: str = "") -> None:
+def _check_whole(name: str, value: object, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        _refuse(name, wanted or f"a whole number from {least} to {most}")
+        _refuse(name, "must be a whole number" + (f" from {least} to {most}" if most < _MAX_ID else ""))
 
 
 def _check_biases(pairs: tuple[tuple[int, float], ...]) -> None:
     if len(pairs) > MAX_BIASES:
-        raise SamplingError(f"logit_bias has {len(pairs)} entries; up to {MAX_BIASES} are allowed")
+        _refuse("logit_bias", f"has {len(pairs)} entries; up to {MAX_BIASES} are allowed")
     for token_id, bias in pairs:
-        _check_whole("logit_bias's token ids", token_id, 0, _MAX_ID)
-        _check_number("logit_bias's values", bias, -MAX_BIAS, MAX_BIAS)
+        if type(token_id) is not int or not 0 <= token_id <= _MAX_ID:
+            _refuse("logit_bias", "must name tokens by their ids")
+        _check_number("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
     if len({token_id for token_id, _ in pairs}) < len(pairs):
-        raise SamplingError("logit_bias names a token twice")
+        _refuse("logit_bias", "names a token twice")
 
 
-def _refuse(name: str, wanted: str) -> NoReturn:
-    raise SamplingError(f"{name} must be {wanted}")
+def _refuse(name: str, fault: str) -> NoReturn:
+    raise SamplingError(f"{name} {fault}", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +77,23 @@ class Sampling:
     presence_penalty: float = 0.0  # once it was generated
     repetition_penalty: float = 1.0  # of tokens of the prompt and of the answer
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
-    num_top_logprobs: int | None = None  # None: no log probabilities; 0: of the sampled token alone
+    top_logprobs: int | None = None  # None: no log probabilities; 0: of the sampled token alone
     prompt_tokens: int = 0  # where the prompt ends and what was generated begins
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, 0, MAX_TEMPERATURE)
         _check_number("top_p", self.top_p, 0, 1)
-        _check_whole("seed", self.seed, -(2**63), 2**63 - 1, "a whole number of 64 bits")
+        if type(self.seed) is not int or not -(2**63) <= self.seed < 2**63:
+            _refuse("seed", "must be a whole number of 64 bits")
         _check_whole("top_k", self.top_k, 0, _MAX_ID)
         _check_number("min_p", self.min_p, 0, 1)
         _check_number("frequency_penalty", self.frequency_penalty, -MAX_PENALTY, MAX_PENALTY)
         _check_number("presence_penalty", self.presence_penalty, -MAX_PENALTY, MAX_PENALTY)
         _check_number("repetition_penalty", self.repetition_penalty, 0, MAX_REPETITION_PENALTY)
         if self.repetition_penalty == 0:
-            _refuse("repetition_penalty", "above 0")
-        if self.num_top_logprobs is not None:
-            _check_whole("num_top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
+            _refuse("repetition_penalty", "must be above 0")
+        if self.top_logprobs is not None:
+            _check_whole("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         _check_whole("prompt_tokens", self.prompt_tokens, 0, _MAX_ID)
         if self.logit_bias:
             _check_biases(self.logit_bias)
@@ -98,11 +105,7 @@ class Sampling:
 
     def to_json(self) -> str:
         """Without what asks for nothing: it travels with every step."""
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        said = {name: value for name, value in said.items() if name in _REQUIRED or value != _DEFAULTS[name]}
-        if self.logit_bias:
-            said["logit_bias"] = [number for pair in self.logit_bias for number in pair]  # flat: the shortest
-        return json.dumps(said, separators=(",", ":"))
+        return _written(self)
 
     @classmethod
     def from_json(cls, text: str) -> Sampling:
@@ -160,7 +163,7 @@ def _choose(row: Logits, sampling: Sampling, position: int, before: Sequence[int
     best = int(row.argmax())  # the first of equals; a NaN, if there is one
     if not math.isfinite(row[best]):
         raise SamplingError("the model's logits are not numbers")
-    asked = sampling.num_top_logprobs
+    asked = sampling.top_logprobs
     changed = row
     if sampling.is_penalised or sampling.logit_bias:
         changed = row.copy()
@@ -204,12 +207,19 @@ def logprobs_of(row: Logits, token_id: int, num_top: int) -> TokenLogprobs:
     """Natural logarithms. Most probable first, of equals the lower id."""
     values = row.astype(np.float64)
     values -= values.max()
-    log_total = math.log(np.exp(values).sum())
-    top = highest(row, min(num_top, len(row))) if num_top else np.zeros(0, dtype=np.uint64)
-    ordered = sorted(top.tolist(), key=lambda one: (-values[one], one))
-    return TokenLogprobs(
-        float(values[token_id]) - log_total, tuple((one, float(values[one]) - log_total) for one in ordered)
-    )
+    values = np.maximum(values - math.log(np.exp(values).sum()), LEAST_LOGPROB)
+    top = highest(row, num_top).tolist() if num_top else []
+    ordered = sorted(top, key=lambda one: (-row[one], one))
+    return TokenLogprobs(float(values[token_id]), tuple((one, float(values[one])) for one in ordered))
+
+
+@lru_cache(maxsize=256)
+def _written(sampling: Sampling) -> str:
+    said = {name: getattr(sampling, name) for name in _DEFAULTS}
+    said = {name: value for name, value in said.items() if name in _REQUIRED or value != _DEFAULTS[name]}
+    if sampling.logit_bias:
+        said["logit_bias"] = [number for pair in sampling.logit_bias for number in pair]  # flat: the shortest
+    return json.dumps(said, separators=(",", ":"))
 
 
 @lru_cache(maxsize=256)  # a session's steps all bring the same text
@@ -226,6 +236,6 @@ def _read(text: str) -> Sampling:
     if "logit_bias" in said:
         flat = said["logit_bias"]
         if not isinstance(flat, list) or len(flat) % 2:
-            raise SamplingError("logit_bias must be a list of ids and biases in turn")
+            _refuse("logit_bias", "must be a list of ids and biases in turn")
         said["logit_bias"] = tuple(zip(flat[::2], flat[1::2], strict=True))
     return Sampling(**said)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from nodes.activations import DTYPES
+from nodes.options import EXECUTORS
 from nodes.weights import ModelError, ModelFolder
 
 
@@ -89,10 +90,14 @@ def load_shard(
 
     Raises ModelError naming the tensors that are missing or of another shape.
     """
-    from nodes import modules
+    from nodes import lean, modules
 
     if not 0 <= start_layer < end_layer <= folder.num_layers:
         raise ModelError(f"layers {start_layer}:{end_layer} aren't in 0:{folder.num_layers}")
     if dtype not in DTYPES:
         raise ModelError(f"dtype must be one of {', '.join(DTYPES)}; it is {dtype!r}")
-    return modules.load(folder, start_layer, end_layer, dtype, weights, progress)
+    if executor not in EXECUTORS:
+        raise ModelError(f"executor must be one of {', '.join(EXECUTORS)}; it is {executor!r}")
+    is_lean = executor == "lean" or (executor == "auto" and lean.covers(folder.config))
+    load = lean.load if is_lean else modules.load
+    return load(folder, start_layer, end_layer, dtype, weights, progress)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nodes import activations
+from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Step
 from nodes.sampling import Sampling
 from relay import headers as names
@@ -43,6 +44,7 @@ class StepHeaders:
     reserve_tokens: int
     token_ids: tuple[int, ...] | None
     sampling: Sampling | None
+    num_drafts: int
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> StepHeaders:
@@ -59,6 +61,7 @@ class StepHeaders:
             reserve_tokens=integer(headers, names.RESERVE, default=0),
             token_ids=_token_ids(headers),
             sampling=_sampling(headers),
+            num_drafts=integer(headers, names.DRAFTS, default=0),
         )
 
     def for_engine(self, body: bytes, layers: Layers) -> Step:
@@ -67,6 +70,8 @@ class StepHeaders:
         batch, num_tokens, width = self.shape
         if batch != 1 or num_tokens < 1 or width != layers.width:
             raise _bad(names.SHAPE, f"must be 1,tokens,{layers.width}")
+        if self.num_drafts > min(num_tokens - 1, MAX_DRAFTS):
+            raise _bad(names.DRAFTS, f"must be fewer than the step's tokens, and at most {MAX_DRAFTS}")
         if self.position + num_tokens > layers.context_length:
             raise _bad(names.POSITION, f"and the step's tokens exceed the context of {layers.context_length}")
         try:
@@ -84,6 +89,7 @@ class StepHeaders:
             hidden=hidden,
             sampling=self.sampling,
             reserve_tokens=self.reserve_tokens,
+            num_drafts=self.num_drafts,
         )
 
     def _check_layers(self, layers: Layers) -> None:
@@ -97,6 +103,8 @@ class StepHeaders:
             raise _bad(names.TOKENS, f"must name the {self.shape[1]} ids of the step")
         if self.token_ids and max(self.token_ids) >= layers.vocab_size:
             raise _bad(names.TOKENS, f"must be below {layers.vocab_size}")
+        if self.sampling and any(token_id >= layers.vocab_size for token_id, _ in self.sampling.logit_bias):
+            raise _bad(names.SAMPLING, f"biases tokens that must be below {layers.vocab_size}")
 
 
 def session_of(headers: Mapping[str, str]) -> str:

@@ -29,6 +29,9 @@ DTYPES = {
 }
 
 
+_PIECE_BYTES = 2**20
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a tensor lies in its file."""
@@ -57,17 +60,33 @@ class TensorFile:
         """A tensor of its own memory. Raises KeyError, and EOFError where the file ends before the tensor does."""
         place = self.places[name]
         tensor = torch.empty(place.shape, dtype=place.dtype)
-        if tensor.numel():
-            view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
-            self._file.seek(place.start)
-            done = 0
-            while done < len(view):
-                count = self._file.readinto(view[done:])
-                if not count:
-                    raise EOFError(f"{self.path} ends inside tensor {name}")
-                done += count
-            self.num_bytes_read += done
+        self._fill(tensor, place.start, name)
         return tensor
+
+    def read_rows(self, name: str, first_row: int, out: torch.Tensor) -> None:
+        """Puts as many rows as `out` has into it, in its dtype. Takes a piece at a time, never the tensor twice."""
+        place = self.places[name]
+        row_bytes = (place.end - place.start) // place.shape[0]
+        rows_at_once = max(1, _PIECE_BYTES // max(1, row_bytes))
+        for start in range(0, len(out), rows_at_once):
+            rows = out[start : start + rows_at_once]
+            piece = torch.empty((len(rows), *place.shape[1:]), dtype=place.dtype)
+            self._fill(piece, place.start + (first_row + start) * row_bytes, name)
+            rows.copy_(piece)
+
+    def _fill(self, tensor: torch.Tensor, offset: int, name: str) -> None:
+        """`tensor`: contiguous, gets the bytes from `offset` on."""
+        if not tensor.numel():
+            return
+        view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        self._file.seek(offset)
+        done = 0
+        while done < len(view):
+            count = self._file.readinto(view[done:])
+            if not count:
+                raise EOFError(f"{self.path} ends inside tensor {name}")
+            done += count
+        self.num_bytes_read += done
 
 
 def _places(file: io.FileIO) -> Mapping[str, Place]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
+from nodes.spelling import Speller
 from nodes.weights import ModelError, ModelFolder, read_json
 
 REPLACEMENT = "\ufffd"  # what half a character decodes to
@@ -32,7 +34,7 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: ModelFolder | Path) -> Tokenizer:
         """Raises ModelError."""
-        path = folder.path if isinstance(folder, ModelFolder) else folder
+        path = folder.tokenizer_path() if isinstance(folder, ModelFolder) else folder
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -68,6 +70,10 @@ class Tokenizer:
             list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
+
+    @cached_property
+    def speller(self) -> Speller:
+        return Speller(self._tokenizer)
 
     def detokenizer(self) -> Detokenizer:
         return Detokenizer(self)
@@ -117,6 +123,7 @@ class StopMatcher:
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
+        self.is_stopped = False
         self._held = ""  # the end of the text so far that a stop string may begin with
 
     def push(self, text: str) -> tuple[str, bool]:
@@ -124,7 +131,7 @@ class StopMatcher:
         text = self._held + text
         found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
         if found:
-            self._held = ""
+            self._held, self.is_stopped = "", True
             return text[: min(found)[1]], True
         keep = max((_overlap(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]

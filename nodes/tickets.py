@@ -98,8 +98,9 @@ class TicketBook:
             raise WireError(Code.FORBIDDEN, "the ticket doesn't name this node")
         return ticket
 
-    def spend(self, session: str, end_position: int) -> None:
-        """Called for a step that samples after `end_position`. Raises WireError when the ticket's tokens are used up.
+    def spend(self, session: str, end_position: int, num_drafts: int = 0) -> None:
+        """Called for a step that samples after `end_position`, where its drafts begin, and after each of those.
+        Raises WireError when the ticket's tokens are used up.
 
         Positions are counted, not steps: a step that is repeated costs nothing.
         """
@@ -108,7 +109,7 @@ class TicketBook:
             if known is None:
                 return
             known.prompt_end = end_position if known.prompt_end is None else min(known.prompt_end, end_position)
-            if end_position - known.prompt_end >= known.ticket.max_tokens:
+            if end_position + num_drafts - known.prompt_end >= known.ticket.max_tokens:
                 raise WireError(Code.FORBIDDEN, f"the ticket's {known.ticket.max_tokens} tokens are used up")
 
     def until(self, ticket: Ticket) -> float:

@@ -2,41 +2,45 @@
 
 Every event carries, in a field `meshnet` that the tracker strips, the token ids it stands for and the position of the
 first of them; the first event also the prompt's ids. Text goes out with the step that completes it: half a character
-or the possible beginning of a stop string is held, and its ids go with the event that ends the doubt.
+or the possible beginning of a stop string is held, and its ids go with the event that ends the doubt. So do log
+probabilities where they are asked for: one entry for each token that has a part in the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from nodes.completion import CompletionRequest
-from nodes.text import Detokenizer, StopMatcher
+from nodes.sampling import Sampled, TokenLogprobs
+from nodes.text import StopMatcher, Tokenizer
 
 
 class Writer:
     """Turns sampled tokens into events. `finish_reason` is set with the last of them."""
 
     def __init__(
-        self,
-        request: CompletionRequest,
-        prompt_ids: list[int],
-        detokenizer: Detokenizer,
-        eos_ids: Collection[int],
-        max_tokens: int,
+        self, request: CompletionRequest, prompt_ids: list[int], tokenizer: Tokenizer, max_tokens: int
     ) -> None:
         self._request, self._prompt_ids, self._max_tokens = request, prompt_ids, max_tokens
-        self._detokenizer, self._matcher, self._eos_ids = detokenizer, StopMatcher(request.stops), eos_ids
+        self._tokenizer, self._detokenizer = tokenizer, tokenizer.detokenizer()
+        self._matcher = StopMatcher(request.stops)
         self._ids: list[int] = []
         self._num_told = 0  # ids that went out with an event
+        self._num_characters = 0  # that the tokens so far stand for, before stop strings are looked for
+        self._num_out = 0  # characters that went out
+        self._logprobs: list[dict[str, Any]] = []  # that go out with the next event
         self.finish_reason: str | None = None
 
-    def push(self, token_id: int) -> dict[str, Any] | None:
+    def push(self, token: Sampled) -> dict[str, Any] | None:
         """The event that this token completes, if it completes one."""
-        self._ids.append(token_id)
-        if token_id in self._eos_ids:
+        self._ids.append(token.token_id)
+        if token.token_id in self._tokenizer.eos_ids:
             return self._last("stop", "")
-        text, is_stopped = self._matcher.push(self._detokenizer.push([token_id]))
+        if token.logprobs:
+            self._logprobs.append(self._told(token.token_id, token.logprobs))
+        piece = self._detokenizer.push([token.token_id])
+        self._num_characters += len(piece)
+        text, is_stopped = self._matcher.push(piece)
         if is_stopped:
             self.finish_reason = "stop"
             return self._event(text)
@@ -65,4 +69,21 @@ class Writer:
         if is_first:
             trace["prompt_ids"] = self._prompt_ids
         self._num_told = len(self._ids)
-        return {"choices": [choice], "meshnet": trace}
+        return {"choices": [choice], "meshnet": trace | self._take_logprobs(text)}
+
+    def _take_logprobs(self, text: str) -> dict[str, Any]:
+        """Of the tokens up to here; of what a stop string cut off there are none."""
+        self._num_out += len(text)
+        told, self._logprobs = self._logprobs, []
+        if self._matcher.is_stopped:
+            told = [one for one in told if one["offset"] < self._num_out]
+        return {"logprobs": told} if told else {}
+
+    def _told(self, token_id: int, logprobs: TokenLogprobs) -> dict[str, Any]:
+        """`offset`: in the answer's text, of the first character that the token has a part in."""
+        top = [self._spelled(one, logprob) for one, logprob in logprobs.top]
+        return self._spelled(token_id, logprobs.logprob) | {"offset": self._num_characters, "top": top}
+
+    def _spelled(self, token_id: int, logprob: float) -> dict[str, Any]:
+        token, data = self._tokenizer.speller.spell(token_id)
+        return {"token": token, "bytes": data, "logprob": round(logprob, 6)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracker import logprobs
 from tracker.errors import ApiError
 from tracker.events import Delta, Report
+from tracker.logprobs import TokenLogprobs
 
 KEEPALIVE = b": keepalive\n\n"
 DONE = b"data: [DONE]\n\n"
@@ -39,12 +41,14 @@ class Answer:
     model: str
     includes_usage: bool = False
     has_trace: bool = False
+    has_logprobs: bool = False
     node_names: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None
     ids: list[int] = field(default_factory=list)
     prompt_ids: tuple[int, ...] = ()
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
     _has_role: bool = False
 
     def add(self, delta: Delta) -> None:
@@ -52,6 +56,7 @@ class Answer:
         self.finish_reason = delta.finish_reason or self.finish_reason
         self.ids += delta.ids
         self.prompt_ids = delta.prompt_ids or self.prompt_ids
+        self.logprobs += delta.logprobs
 
     @property
     def prompt_tokens(self) -> int:
@@ -86,7 +91,8 @@ class Answer:
 
     def whole(self) -> dict[str, Any]:
         """The unstreamed answer."""
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": self.finish_reason}
+        told = self._shaped(self.logprobs) if self.has_logprobs else None
+        choice: dict[str, Any] = {"index": 0, "logprobs": told, "finish_reason": self.finish_reason}
         if self.form.is_chat:
             choice["message"] = {"role": "assistant", "content": self.text, "refusal": None}
         else:
@@ -107,6 +113,8 @@ class Answer:
                 "ms_total": hop.ms_total,
                 "compute_ms": hop.compute_ms,
                 "queue_ms": hop.queue_ms,
+                "drafted": hop.drafted,
+                "accepted": hop.accepted,
             }
             for hop in (self.report.hops if self.report else ())
         ]
@@ -114,8 +122,12 @@ class Answer:
     def _frame(self, kind: str) -> dict[str, Any]:
         return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
 
+    def _shaped(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
+        return logprobs.chat_shape(tokens) if self.form.is_chat else logprobs.completion_shape(tokens)
+
     def _chunk_choice(self, delta: Delta) -> dict[str, Any]:
-        choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": delta.finish_reason}
+        told = self._shaped(delta.logprobs) if self.has_logprobs and delta.logprobs else None
+        choice: dict[str, Any] = {"index": 0, "logprobs": told, "finish_reason": delta.finish_reason}
         if not self.form.is_chat:
             return choice | {"text": delta.text}
         role = (

@@ -92,6 +92,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
         model=model.name,
         includes_usage=asked.includes_usage,
         has_trace=asked.wants_trace,
+        has_logprobs=asked.wanted_logprobs is not None,
         node_names={node.peer_id: node.name for node, _ in hops},
     )
     return Chat(session.pk, session.short_id, request, _call_of(head), answer, deadline_s, now)
@@ -106,6 +107,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         finish_reason=answer.finish_reason or "",
         prompt_tokens=answer.prompt_tokens if answer.report or answer.prompt_ids else None,
         completion_tokens=answer.completion_tokens,
+        drafted_tokens=sum(hop.drafted for hop in answer.report.hops) if answer.report else None,
+        accepted_tokens=sum(hop.accepted for hop in answer.report.hops) if answer.report else None,
         ttft_ms=outcome.ttft_ms,
         error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         error_message=outcome.error_message[:2000],

@@ -1,7 +1,7 @@
 """The head's event stream, read: bytes in, typed events out. Pure; whatever a node may send is well-formed after it.
 
 : keepalive                                                         each second in which nothing else comes
-data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?}}
+data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?}}
 data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}]}}      once, also before an error where possible
 data: {"error": {"code", "message"}}
 data: [DONE]
@@ -14,6 +14,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from tracker import logprobs
+from tracker.logprobs import TokenLogprobs
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
 MAX_HOPS = 64
@@ -37,6 +40,7 @@ class Delta:
     ids: tuple[int, ...] = ()
     position: int | None = None
     prompt_ids: tuple[int, ...] | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class HopReport:
     ms_total: float
     compute_ms: float
     queue_ms: float
+    drafted: int = 0
+    accepted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,8 @@ def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
         raise ValueError("role")
     prompt_ids = _ids(own["prompt_ids"]) if "prompt_ids" in own else None
     at = None if position is None else _whole(position)
-    return Delta(_text(said.get("content") or ""), said.get("role"), reason, _ids(own.get("ids", [])), at, prompt_ids)
+    ids, told = _ids(own.get("ids", [])), logprobs.read(own.get("logprobs", []))
+    return Delta(_text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told)
 
 
 def _report(own: dict[str, Any]) -> Report:
@@ -146,6 +153,8 @@ def _hop(hop: dict[str, Any]) -> HopReport:
         _time(hop["ms_total"]),
         _time(hop["compute_ms"]),
         _time(hop["queue_ms"]),
+        _whole(hop.get("drafted", 0)),
+        _whole(hop.get("accepted", 0)),
     )
 
 

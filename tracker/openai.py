@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,6 +14,9 @@ from tracker.parameters import CHAT, COMPLETION, honoured_only, plain_message, s
 
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1000
+MAX_BIASES = 300
+MAX_BIAS = 100
+MAX_TOP_LOGPROBS = 20  # of a chat; a completion's logprobs are at most 5, as OpenAI has it
 INT64 = (-(2**63), 2**63 - 1)
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
 
@@ -56,8 +60,25 @@ def _joined(value: Any) -> Any:
     return "".join(_Part.model_validate(part).text for part in value)
 
 
+def _biases(value: Any) -> Any:
+    """{"50256": -100}: token ids of the model, as JSON writes keys, and what is added to their logits."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(re.fullmatch("[0-9]{1,10}", key) for key in value):
+        raise ValueError("must be an object whose keys are token ids")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"has {len(value)} entries; up to {MAX_BIASES} are allowed")
+    if not all(type(bias) in (int, float) and -MAX_BIAS <= bias <= MAX_BIAS for bias in value.values()):
+        raise ValueError(f"must hold numbers from -{MAX_BIAS} to {MAX_BIAS}")
+    if len({int(key) for key in value}) < len(value):
+        raise ValueError("names a token twice")
+    return {str(int(key)): float(bias) for key, bias in value.items()}
+
+
 Tokens = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(_whole), Field(ge=INT64[0], le=INT64[1])]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = Annotated[dict[str, float], BeforeValidator(_biases)]
 Text = Annotated[str, AfterValidator(_is_text)]
 
 
@@ -84,6 +105,9 @@ class Extras(_Strict):
     """What only this API has."""
 
     trace: bool = False  # token ids, positions and the hop table beside the text
+    top_k: Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**31)] | None = None  # 0: all
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # of the most probable token's probability
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None  # over prompt and answer
 
 
 class _Sampled(_Strict):
@@ -91,6 +115,9 @@ class _Sampled(_Strict):
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: Biases = Field(default_factory=dict)
     stop: Annotated[list[str], BeforeValidator(_stops)] = Field(default_factory=list)
     seed: Seed | None = None
     stream: bool | None = None
@@ -111,24 +138,51 @@ class _Sampled(_Strict):
     def wants_trace(self) -> bool:
         return bool(self.meshnet and self.meshnet.trace)
 
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """Most probable tokens to tell beside each that came; None: no log probabilities."""
+        raise NotImplementedError
+
     def _sampling(self) -> dict[str, Any]:
+        extras = self.meshnet or Extras()
+        asked = {
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "logit_bias": self.logit_bias or None,
+            "top_k": extras.top_k,
+            "min_p": extras.min_p,
+            "repetition_penalty": extras.repetition_penalty,
+            "top_logprobs": self.wanted_logprobs,
+        }
         return {
             "model": self.model,
             "temperature": 1.0 if self.temperature is None else self.temperature,
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "stop": self.stop,
-        }
+        } | {name: value for name, value in asked.items() if value is not None}
 
 
 class ChatRequest(_Sampled):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise ValueError("max_tokens: give max_completion_tokens or max_tokens, not both")
         return self
+
+    @model_validator(mode="after")
+    def _top_of_logprobs(self) -> ChatRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: only with logprobs: true")
+        return self
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def wanted_tokens(self) -> int | None:
@@ -143,6 +197,11 @@ class ChatRequest(_Sampled):
 
 class CompletionRequest(_Sampled):
     prompt: Annotated[Text, BeforeValidator(_one_prompt)]
+    logprobs: Annotated[int, BeforeValidator(_whole), Field(ge=0, le=5)] | None = None
+
+    @property
+    def wanted_logprobs(self) -> int | None:
+        return self.logprobs
 
     @property
     def wanted_tokens(self) -> int:

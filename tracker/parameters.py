@@ -14,9 +14,23 @@ from typing import Any
 from tracker.errors import ApiError, writable
 
 HONOURED = frozenset(
-    {"model", "max_tokens", "temperature", "top_p", "stop", "seed", "stream", "stream_options", "meshnet"}
+    {
+        "model",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+        "logprobs",
+        "stop",
+        "seed",
+        "stream",
+        "stream_options",
+        "meshnet",
+    }
 )
-CHAT_HONOURED = HONOURED | {"messages", "max_completion_tokens"}
+CHAT_HONOURED = HONOURED | {"messages", "max_completion_tokens", "top_logprobs"}
 COMPLETION_HONOURED = HONOURED | {"prompt"}
 
 # Text that says something about the client and nothing about the answer.
@@ -25,16 +39,12 @@ CHAT_LABELS = LABELS | {"safety_identifier", "prompt_cache_key"}
 
 # The values, beside null, that ask for nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
     "n": (1,),
-    "presence_penalty": (0,),
 }
 CHAT_NEUTRAL = NEUTRAL | {
     "audio": (),
     "function_call": ("none", "auto"),  # of no functions
     "functions": ([],),
-    "logprobs": (False,),
     "metadata": ({},),
     "modalities": (["text"],),
     "moderation": (),
@@ -48,11 +58,10 @@ CHAT_NEUTRAL = NEUTRAL | {
     "store": (False,),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-COMPLETION_NEUTRAL = NEUTRAL | {"best_of": (1,), "echo": (False,), "logprobs": (), "suffix": ("",)}
+COMPLETION_NEUTRAL = NEUTRAL | {"best_of": (1,), "echo": (False,), "suffix": ("",)}
 
 # In a message, what a client sends along when it repeats an answer of ours.
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {

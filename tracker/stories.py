@@ -30,6 +30,8 @@ def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
         "finish_reason": session.finish_reason or None,
         "prompt_tokens": session.prompt_tokens,
         "completion_tokens": session.completion_tokens,
+        "drafted_tokens": session.drafted_tokens,
+        "accepted_tokens": session.accepted_tokens,
         "ttft_ms": session.ttft_ms,
         "tokens_per_s": session.tokens_per_s,
         "error": {"code": session.error_code, "message": session.error_message} if session.error_message else None,

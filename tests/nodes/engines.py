@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
 
 from nodes.engine import EngineError, Step, StepResult
+from nodes.sampling import TokenLogprobs
 from nodes.sessions import Sessions
 
 WIDTH = 8
@@ -70,11 +71,25 @@ class FakeEngine:
         is_tail = step.end_layer == self.num_layers
         if is_tail and not torch.equal(hidden, _embed(step.token_ids).to(hidden.dtype)):
             raise EngineError("the activations aren't those of the ids")
-        position = step.position + hidden.shape[1]
-        sampled = (self.next_token(position, step.token_ids[-1]),) if step.sampling else ()
-        result = StepResult(None if is_tail else hidden, sampled, queue_ms=0.5, compute_ms=2.0)
+        sampled = tuple(self._sampled(step)) if step.sampling else ()
+        result = StepResult(None if is_tail else hidden, sampled, 0.5, 2.0, self._logprobs(step, sampled))
         self.sessions.finish(session, step.key(), step.token_ids, result)
         return result
+
+    def _sampled(self, step: Step) -> Iterator[int]:
+        """What follows each of the last tokens, up to the first that isn't the draft."""
+        for number in range(step.num_tokens - step.num_drafts - 1, step.num_tokens):
+            token_id = self.next_token(step.position + number + 1, step.token_ids[number])
+            yield token_id
+            if [token_id] != list(step.token_ids[number + 1 : number + 2]):
+                return
+
+    def _logprobs(self, step: Step, sampled: tuple[int, ...]) -> tuple[TokenLogprobs, ...] | None:
+        """Each token half as probable as its id says."""
+        if step.sampling is None or step.sampling.top_logprobs is None:
+            return None
+        top = [(rank, -1.5 - rank) for rank in range(step.sampling.top_logprobs)]
+        return tuple(TokenLogprobs(-token_id / 2, tuple(top)) for token_id in sampled)
 
 
 def _embed(token_ids: tuple[int, ...]) -> torch.Tensor:

@@ -104,7 +104,7 @@ class TestNode:
         if layers[0] == 0:
             tokenizer = Tokenizer(make_tokenizer(), {2})
             dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
-            head = Head(self.peer_id, WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler)
+            head = Head(self.peer_id, WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler, VOCAB)
         held = Layers(*layers, num_layers, WIDTH, VOCAB, CONTEXT_LENGTH)
         self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats)
         self.server: NodeServer | None = None

@@ -108,7 +108,7 @@ def test_others_wait_while_one_process_makes_a_model(tmp_path: Path) -> None:
 
 
 def hold_lock(path: str, ready: multiprocessing.Event, release: multiprocessing.Event) -> None:  # type: ignore[valid-type]
-    with catalog._locked(Path(path)):
+    with catalog.locked(Path(path)):
         ready.set()  # type: ignore[attr-defined]
         release.wait(30)  # type: ignore[attr-defined]
 

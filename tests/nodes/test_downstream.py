@@ -315,6 +315,8 @@ def test_its_statistics_add_up() -> None:
         "end_layer": 18,
         "path": "relay",
         "steps": 2,
+        "drafted": 0,
+        "accepted": 0,
         "ms_total": 0.0,
         "compute_ms": 5.0,
         "queue_ms": 1.0,

@@ -16,22 +16,6 @@ def options(tiny_path: Path) -> NodeOptions:
     return node_options(tiny_path, start_layer=2, end_layer=6, name="one", num_threads=2)
 
 
-def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "alias").symlink_to(tmp_path / "real")
-
-    assert facts.model_name(str(tmp_path / "alias")) == "alias"
-    assert facts.model_name(f"{tmp_path}/alias/") == "alias"
-    assert facts.model_name("smollm2-135m-instruct") == "smollm2-135m-instruct"
-
-
-def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    assert facts.model_name(".") == "here"
-
-
 def test_a_node_says_what_it_holds_and_how_it_is_reached(options: NodeOptions, tiny: ModelFolder) -> None:
     said = facts.node_facts(options, tiny, "http://127.0.0.1:7002")
 

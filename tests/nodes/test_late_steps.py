@@ -83,11 +83,11 @@ def two(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
 def generate(pipeline: Pipeline, after: Callable[[int], None] = lambda number: None) -> list[int]:
     """What the tail samples at each step; `after` is called with the number of each that is done."""
     greedy = Sampling(0.0, 1.0, 7)
-    ids = list(pipeline.forward(PROMPT, 0, greedy))
+    ids = [one.token_id for one in pipeline.forward(PROMPT, 0, greedy)]
     after(1)
     for number in range(2, NUM_STEPS + 1):
         tokens, position = [ids[-1], *DRAFT], len(PROMPT) + number - 2
-        ids += pipeline.forward(tokens, position, greedy)
+        ids += [one.token_id for one in pipeline.forward(tokens, position, greedy)]
         after(number)
     pipeline.release()
     return ids

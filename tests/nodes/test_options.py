@@ -15,7 +15,7 @@ LEFT_OUT = dict.fromkeys(["join_token", "join_token_file", "listen", "name", "st
 def read(**given: Any) -> NodeOptions:
     base = {"tracker": "http://127.0.0.1:8000/", "model": "tiny", "layers": "0:2", "dtype": "bfloat16"}
     flags = {"relay_only": False, "no_relay": False, "prefer": "relay", "weights": "dense"}
-    flags |= {"executor": "auto", "max_kv_tokens": None, "tokenizer": None}
+    flags |= {"executor": "auto", "max_kv_tokens": None, "tokenizer": None, "drafts": "8"}
     wire_versions = given.pop("wire_versions", ())
     return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings", wire_versions)
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -9,12 +8,14 @@ import pytest
 import torch
 
 from nodes import activations
+from nodes.answers import step_answer
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopRefused
 from nodes.engine import Engine, EngineError
 from nodes.events import Cancelled
+from nodes.generation import MAX_REPLAYS, Generation
 from nodes.hops import Dialler, HopAnswer, HopError
-from nodes.pipeline import MAX_CHUNK_TOKENS, MAX_REPLAYS, Pipeline, Session, chunk_size
+from nodes.pipeline import MAX_CHUNK_TOKENS, Pipeline, Session, chunk_size
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Missing, Stale
 from nodes.steps import Layers, StepHeaders
@@ -52,7 +53,8 @@ class NodePath:
         except Stale:
             return refusal(wire.Code.STALE)
         if result.hidden is None:
-            return self.spoil(HopAnswer(200, {}, json.dumps({"token_ids": result.token_ids}).encode()))
+            answer = step_answer(result, "", headers[names.DTYPE], is_tail=True)
+            return self.spoil(HopAnswer(200, answer.headers, answer.body))
         shape = {names.SHAPE: activations.format_shape(result.hidden.shape)}
         return self.spoil(HopAnswer(200, shape, activations.encode(result.hidden, headers[names.DTYPE])))
 
@@ -94,9 +96,16 @@ class Route:
         self.pipeline = Pipeline(session, cast(Engine, self.engines[0]), spans[0], "head", hops)
 
     def generate(
-        self, prompt: list[int], count: int, chunk: int = 4, sampling: Sampling = GREEDY, check: Any = lambda: None
+        self,
+        prompt: list[int],
+        count: int,
+        chunk: int = 4,
+        sampling: Sampling = GREEDY,
+        check: Any = lambda: None,
+        drafts: int = 0,
     ) -> list[int]:
-        return list(itertools.islice(self.pipeline.generate(prompt, sampling, chunk, check), count))
+        generation = Generation(self.pipeline, prompt, sampling, chunk, drafts)
+        return [one.token_id for one in itertools.islice(generation.tokens(check), count)]
 
     def close(self) -> None:
         for engine in self.engines:

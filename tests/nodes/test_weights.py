@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from pytest_django.fixtures import Settings
 
 from nodes.modules import ModuleShard
 from nodes.shard import load_shard
-from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, open_model
+from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
 from tests.nodes.models import make_tiny_llama
 
 
@@ -72,71 +71,32 @@ def test_what_is_neither_a_folder_nor_a_name_says_what_is(tmp_path: Path) -> Non
         open_model(tmp_path / "nothing")
 
 
-def test_a_missing_weight_file_is_named(single: Path) -> None:
-    (single / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
-        open_model(single)
+def test_files_of_foreign_layers_may_be_gone(sharded: Path) -> None:
+    whole = open_model(sharded)
+    before = whole.fingerprint
+    kept = {tensor.file for tensor in whole.tensors_of(0, 2).values()}
+    for file in shard_files(sharded):
+        if file.name not in kept:
+            file.unlink()
+    folder = open_model(sharded)
+    assert folder.fingerprint == before
+    assert folder.tensors_of(0, 2) == whole.tensors_of(0, 2)
 
 
-def test_a_missing_shard_file_is_named_with_a_tensor_of_it(sharded: Path) -> None:
-    lost = shard_files(sharded)[2]
-    lost.unlink()
-    with pytest.raises(ModelError, match=rf"{lost.name} is missing; with it tensor model\.layers\.\d"):
-        open_model(sharded)
+def test_a_missing_file_of_ones_own_layers_is_named_with_a_tensor_of_it(sharded: Path) -> None:
+    whole = open_model(sharded)
+    lost = whole.tensors["model.layers.3.mlp.up_proj.weight"].file
+    (sharded / lost).unlink()
+    folder = open_model(sharded)
+    for refused in (folder.tensors_of, folder.num_elements, folder.prepare):
+        with pytest.raises(ModelError, match=rf"{lost} is missing; with it tensor model\.\S+ and \d+ more"):
+            refused(3, 4)
 
 
-@pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_truncated_file_is_named(single: Path, keep: int) -> None:
-    file = single / "model.safetensors"
-    os.truncate(file, keep if keep >= 0 else file.stat().st_size - 1)
-    with pytest.raises(ModelError, match=r"model\.safetensors is truncated"):
-        open_model(single)
-
-
-def test_a_truncated_file_names_the_tensor_that_is_cut(single: Path) -> None:
-    file = single / "model.safetensors"
-    os.truncate(file, file.stat().st_size - 1)
-    with pytest.raises(ModelError, match=r"tensor model\.norm\.weight ends at"):
-        open_model(single)
-
-
-def test_a_file_with_bytes_too_many_is_refused(single: Path) -> None:
-    with open(single / "model.safetensors", "ab") as file:
-        file.write(b"more")
-    with pytest.raises(ModelError, match=r"model\.safetensors"):
-        open_model(single)
-
-
-def test_a_file_of_garbage_is_refused(single: Path) -> None:
-    (single / "model.safetensors").write_bytes((9).to_bytes(8, "little") + b'{"a": 17}')
-    with pytest.raises(ModelError, match="is not safetensors"):
-        open_model(single)
-
-
-def test_a_stray_shard_file_is_named(sharded: Path) -> None:
-    shutil.copy(shard_files(sharded)[0], sharded / "model-00077-of-00099.safetensors")
-    with pytest.raises(ModelError, match=r"model-00077-of-00099\.safetensors is stray"):
-        open_model(sharded)
-
-
-def test_shard_files_that_lost_their_index_are_refused(sharded: Path) -> None:
-    (sharded / INDEX).unlink()
-    with pytest.raises(ModelError, match=r"model\.safetensors is missing"):
-        open_model(sharded)
-
-
-def test_a_tensor_that_isnt_where_the_index_says_is_named(sharded: Path) -> None:
-    places = json.loads((sharded / INDEX).read_text())["weight_map"]
-    change(sharded / INDEX, weight_map=places | {"model.norm.weight": shard_files(sharded)[0].name})
-    with pytest.raises(ModelError, match=r"00001-of-.*lacks tensor model\.norm\.weight"):
-        open_model(sharded)
-
-
-@pytest.mark.parametrize("file", ["../model.safetensors", "/etc/passwd", "weights.bin", 7])
-def test_an_index_that_names_other_places_is_refused(sharded: Path, file: object) -> None:
-    change(sharded / INDEX, weight_map={"model.norm.weight": file})
-    with pytest.raises(ModelError, match=INDEX.replace(".", r"\.")):
-        open_model(sharded)
+def test_a_folder_whose_files_were_never_seen_whole_says_what_to_do(sharded: Path) -> None:
+    shard_files(sharded)[-1].unlink()
+    with pytest.raises(ModelError, match=r"run the node once with all files in place, or put a meshnet\.json"):
+        _ = open_model(sharded).fingerprint
 
 
 @pytest.mark.parametrize(
@@ -166,6 +126,23 @@ def test_a_config_that_cannot_be_read_is_refused(single: Path, text: str) -> Non
 def test_a_conversion_keeps_its_sources_fingerprint(single: Path) -> None:
     (single / "meshnet.json").write_text('{"fingerprint": "f00d", "source": "a GGUF"}')
     assert open_model(single).fingerprint == "f00d"
+
+
+def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+
+    assert model_name(str(tmp_path / "alias")) == "alias"
+    assert model_name(f"{tmp_path}/alias/") == "alias"
+    assert model_name("smollm2-135m-instruct") == "smollm2-135m-instruct"
+    assert model_name("acme/tiny") == model_name("acme/tiny@refs/pr/1") == "acme/tiny"
+
+
+def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    assert model_name(".") == "here"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nodes.completion import CompletionRequest
-from nodes.sampling import GREEDY
+from nodes.sampling import GREEDY, Sampled, TokenLogprobs
 from nodes.text import Tokenizer
 from nodes.writer import Writer
 from tests.nodes.models import make_tokenizer
@@ -25,6 +25,10 @@ def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.plain_prompt(text)[1:]  # without BOS
 
 
+def logprobs(token_id: int) -> TokenLogprobs:
+    return TokenLogprobs(-token_id / 8, ((token_id + 1, -0.5),))
+
+
 class Written:
     """What a writer made of tokens, up to its end."""
 
@@ -36,13 +40,14 @@ class Written:
         stops: tuple[str, ...] = (),
         max_tokens: int = 1000,
         is_chat: bool = True,
+        has_logprobs: bool = False,
     ) -> None:
         messages = [{"role": "user", "content": "x"}] if is_chat else None
         request = CompletionRequest(messages, None if is_chat else "x", None, GREEDY, stops)
-        self.writer = Writer(request, PROMPT, tokenizer.detokenizer(), {EOS}, max_tokens)
+        self.writer = Writer(request, PROMPT, tokenizer, max_tokens)
         self.events: list[dict[str, Any]] = []
         for token_id in ids:
-            event = self.writer.push(token_id)
+            event = self.writer.push(Sampled(token_id, logprobs(token_id) if has_logprobs else None))
             self.events += [event] if event else []
             if self.writer.finish_reason:
                 break

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.tracker.fakes import HELLO, done, said, sse
 from tracker.events import BadStream, Delta, Done, Event, EventReader, Failure, HopReport, Keepalive, Report
+from tracker.logprobs import Spelled, TokenLogprobs
 
 HOP = {
     "peer_id": "aa" * 16,
@@ -21,6 +22,9 @@ HOP = {
     "compute_ms": 10,
     "queue_ms": 0.5,
 }
+
+
+LOGPROBS = {"token": "a", "bytes": [97], "logprob": -0.5, "offset": 3, "top": []}
 
 
 def read(data: bytes) -> list[Event]:
@@ -62,6 +66,19 @@ def test_the_report_names_each_hop() -> None:
     assert report.hops == (HopReport("aa" * 16, 0, 6, "local", 3, 12.5, 10, 0.5),)
 
 
+def test_a_head_that_drafts_says_how_many_were_right() -> None:
+    [report] = read(sse(done([HOP | {"drafted": 9, "accepted": 6}])))
+    assert isinstance(report, Report)
+    assert (report.hops[0].drafted, report.hops[0].accepted) == (9, 6)
+
+
+def test_log_probabilities_come_with_the_tokens_they_are_of() -> None:
+    [delta] = read(sse(said("a", [97], logprobs=[LOGPROBS | {"top": [LOGPROBS]}])))
+    assert isinstance(delta, Delta)
+    spelled = Spelled("a", (97,), -0.5)
+    assert delta.logprobs == (TokenLogprobs(spelled, 3, (spelled,)),)
+
+
 def test_a_clock_that_jumped_gives_no_negative_time() -> None:
     [report] = read(sse(done([HOP | {"ms_total": -3_600_000.0}])))
     assert isinstance(report, Report)
@@ -100,6 +117,14 @@ def test_other_fields_and_empty_events_are_passed_over() -> None:
         {"error": {"code": "x"}},
         {"error": {"code": 1, "message": "x"}},
         {"error": "x"},
+        said("a", [1], logprobs=7),
+        said("a", [1], logprobs=[LOGPROBS | {"logprob": "x"}]),
+        said("a", [1], logprobs=[LOGPROBS | {"bytes": [256]}]),
+        said("a", [1], logprobs=[LOGPROBS | {"token": "\ud83d"}]),
+        said("a", [1], logprobs=[LOGPROBS | {"offset": -1}]),
+        said("a", [1], logprobs=[LOGPROBS | {"top": [{}]}]),
+        said("a", [1], logprobs=[LOGPROBS | {"top": [LOGPROBS] * 21}]),
+        done([HOP | {"drafted": -1}]),
         done([HOP | {"ms_total": "1"}]),
         done([{"peer_id": "x"}]),
         done([HOP] * 65),

@@ -62,7 +62,7 @@ def test_a_value_that_asks_for_nothing_is_accepted(name: str, value: Any) -> Non
     chat(**{name: value})
 
 
-@pytest.mark.parametrize(("name", "value"), [("n", True), ("n", 2), ("store", 0), ("logprobs", True), ("logprobs", 0)])
+@pytest.mark.parametrize(("name", "value"), [("n", True), ("n", 2), ("store", 0), ("store", 1)])
 def test_near_misses_of_neutral_values_are_refused(name: str, value: Any) -> None:
     assert refused(**{name: value}).param == name
 
@@ -145,6 +145,34 @@ def test_two_limits_are_one_too_many() -> None:
         ({"model": "x" * 201}, "model"),
         ({"model": "\ud83d"}, "model"),
         ({"meshnet": {"resume": {}}}, "meshnet.resume"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"frequency_penalty": True}, "frequency_penalty"),
+        ({"presence_penalty": -2.1}, "presence_penalty"),
+        ({"presence_penalty": "1"}, "presence_penalty"),
+        ({"logit_bias": []}, "logit_bias"),
+        ({"logit_bias": {"a": 1}}, "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias"),
+        ({"logit_bias": {"1.0": 1}}, "logit_bias"),
+        ({"logit_bias": {"٣": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 100.1}}, "logit_bias"),
+        ({"logit_bias": {"1": None}}, "logit_bias"),
+        ({"logit_bias": {"1": True}}, "logit_bias"),
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias"),
+        ({"logit_bias": {str(number): 1 for number in range(301)}}, "logit_bias"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"logprobs": "yes"}, "logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": True}, "top_logprobs"),
+        ({"meshnet": {"top_k": -1}}, "meshnet.top_k"),
+        ({"meshnet": {"top_k": 1.5}}, "meshnet.top_k"),
+        ({"meshnet": {"top_k": True}}, "meshnet.top_k"),
+        ({"meshnet": {"min_p": 1.1}}, "meshnet.min_p"),
+        ({"meshnet": {"min_p": "0"}}, "meshnet.min_p"),
+        ({"meshnet": {"repetition_penalty": 0}}, "meshnet.repetition_penalty"),
+        ({"meshnet": {"repetition_penalty": 10.1}}, "meshnet.repetition_penalty"),
     ],
 )
 def test_wrong_values_are_refused_by_name(fields: dict[str, Any], param: str) -> None:
@@ -155,6 +183,35 @@ def test_sampling_goes_to_the_head_as_asked_and_with_openais_defaults() -> None:
     asked = chat(temperature=0, top_p=0.5, seed=-(2**63)).for_head()
     assert (asked["temperature"], asked["top_p"]) == (0, 0.5)
     assert (chat().for_head()["temperature"], chat().for_head()["top_p"]) == (1.0, 1.0)
+
+
+def test_what_changes_the_choice_goes_to_the_head_and_what_asks_for_nothing_does_not() -> None:
+    extras = {"top_k": 40.0, "min_p": 0.05, "repetition_penalty": 1.1}
+    changes = {"logit_bias": {"07": -100}, "frequency_penalty": 0.5, "presence_penalty": -1}
+    asked = chat(**changes, meshnet=extras, logprobs=True, top_logprobs=2).for_head()
+    assert {name: asked[name] for name in ("frequency_penalty", "presence_penalty", "logit_bias")} == {
+        "frequency_penalty": 0.5,
+        "presence_penalty": -1,
+        "logit_bias": {"7": -100},
+    }
+    assert [asked[name] for name in extras] == [40, 0.05, 1.1]
+    assert asked["top_logprobs"] == 2
+
+    asked = chat(frequency_penalty=None, logit_bias={}, logprobs=False, top_logprobs=0, meshnet={}).for_head()
+    assert set(asked) == {"model", "temperature", "top_p", "stop", "messages"}
+
+
+def test_log_probabilities_of_the_chosen_tokens_alone_may_be_asked_for() -> None:
+    assert chat(logprobs=True).for_head()["top_logprobs"] == 0
+    assert read_completion(b'{"model": "tiny", "prompt": "a", "logprobs": 0}').for_head()["top_logprobs"] == 0
+    assert read_completion(b'{"model": "tiny", "prompt": "a", "logprobs": 5}').for_head()["top_logprobs"] == 5
+
+
+@pytest.mark.parametrize("value", [6, -1, True, "1", 1.5])
+def test_a_completion_tells_log_probabilities_of_at_most_five_tokens(value: Any) -> None:
+    with pytest.raises(ApiError) as error:
+        read_completion(json.dumps({"model": "tiny", "prompt": "a", "logprobs": value}).encode())
+    assert (error.value.status, error.value.param) == (400, "logprobs")
 
 
 @pytest.mark.parametrize("value", [None, [], 7, "Hello", {}, [7], [None]])
@@ -258,7 +315,7 @@ def test_other_prompts_are_refused(prompt: Any) -> None:
     assert error.value.param == "prompt"
 
 
-@pytest.mark.parametrize(("name", "value"), [("echo", True), ("best_of", 2), ("suffix", "x"), ("logprobs", 1)])
+@pytest.mark.parametrize(("name", "value"), [("echo", True), ("best_of", 2), ("suffix", "x"), ("top_logprobs", 1)])
 def test_a_completion_refuses_what_it_does_not_honour(name: str, value: Any) -> None:
     with pytest.raises(ApiError) as error:
         read_completion(json.dumps({"model": "tiny", "prompt": "a", name: value}).encode())

@@ -21,7 +21,7 @@ from tracker.chats import Chat
 from tracker.errors import ApiError
 from tracker.events import Event, Keepalive
 from tracker.models import ChatSession, Node
-from tracker.openai import read_chat
+from tracker.openai import read_chat, read_completion
 from tracker.tickets import SigningKey
 
 Begin = Callable[..., Chat]
@@ -101,6 +101,62 @@ def test_an_unstreamed_answer_is_put_together_from_the_stream(begin: Begin) -> N
     assert "meshnet" not in answer
 
 
+def told(token: str, logprob: float, offset: int) -> dict[str, Any]:
+    """One token as a head tells its log probability, and one that could have come."""
+    other = {"token": "\\xf0\\x9f", "bytes": [0xF0, 0x9F], "logprob": -2.5}
+    return {"token": token, "bytes": list(token.encode()), "logprob": logprob, "offset": offset, "top": [other]}
+
+
+SPELLED = sse(
+    said("Hel", [11], prompt_ids=[1], logprobs=[told("H", -0.25, 0), told("el", -0.5, 1)]),
+    said("lo", [12], logprobs=[told("lo", -1.0, 3)]),
+    said("", [2], "stop"),
+    done(),
+    "data: [DONE]",
+)
+OTHER = {"token": "\\xf0\\x9f", "logprob": -2.5, "bytes": [0xF0, 0x9F]}
+
+
+def test_a_chats_log_probabilities_are_those_of_its_tokens(begin: Begin) -> None:
+    first, second, last, _ = stream(begin(FakeHead(SPELLED), logprobs=True, top_logprobs=1))
+    assert [one["choices"][0]["logprobs"]["content"] for one in (first, second)] == [
+        [
+            {"token": "H", "logprob": -0.25, "bytes": [72], "top_logprobs": [OTHER]},
+            {"token": "el", "logprob": -0.5, "bytes": [101, 108], "top_logprobs": [OTHER]},
+        ],
+        [{"token": "lo", "logprob": -1.0, "bytes": [108, 111], "top_logprobs": [OTHER]}],
+    ]
+    assert last["choices"][0]["logprobs"] is None
+    ChatSession.objects.all().delete()
+    answer = whole(begin(FakeHead(SPELLED), logprobs=True, top_logprobs=1))["choices"][0]
+    assert [one["token"] for one in answer["logprobs"]["content"]] == ["H", "el", "lo"]
+    assert answer["logprobs"]["refusal"] is None
+
+
+def test_a_completions_log_probabilities_are_four_lists(nodes: list[Node]) -> None:
+    body = json.dumps({"model": "tiny", "prompt": "a", "logprobs": 1}).encode()
+    for is_streamed in (True, False):
+        chat = chats.begin(read_completion(body), answers.COMPLETION, None, timezone.now())
+        chat = replace(chat, call=FakeHead(SPELLED))
+        parts = [one["choices"][0]["logprobs"] for one in stream(chat)[:2]] if is_streamed else []
+        found = parts[0] if is_streamed else whole(chat)["choices"][0]["logprobs"]
+        count = 2 if is_streamed else 3
+        assert found["tokens"] == ["H", "el", "lo"][:count]
+        assert found["token_logprobs"] == [-0.25, -0.5, -1.0][:count]
+        assert found["text_offset"] == [0, 1, 3][:count]
+        assert found["top_logprobs"][0] == {OTHER["token"]: -2.5, "H": -0.25}
+        if is_streamed:
+            assert parts[1]["text_offset"] == [3]
+        ChatSession.objects.all().delete()
+
+
+def test_without_being_asked_for_no_log_probabilities_are_told(begin: Begin) -> None:
+    first, *_ = stream(begin(FakeHead(SPELLED)))
+    assert first["choices"][0]["logprobs"] is None
+    ChatSession.objects.all().delete()
+    assert whole(begin(FakeHead(SPELLED)))["choices"][0]["logprobs"] is None
+
+
 def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str, Any]:
     times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
     return {"peer_id": node.peer_id, "start_layer": start_layer, "end_layer": end_layer, "path": path} | times
@@ -108,24 +164,25 @@ def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str,
 
 def test_a_trace_brings_ids_and_the_hop_table_by_name(begin: Begin, nodes: list[Node]) -> None:
     hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")]
-    told = sse(said("a", [7], "length", prompt_ids=[1]), done(hops, 1, 1), "data: [DONE]")
-    text, trace, _ = stream(begin(FakeHead(told), stream=True, meshnet={"trace": True}))
+    said_all = sse(said("a", [7], "length", prompt_ids=[1]), done(hops, 1, 1), "data: [DONE]")
+    text, trace, _ = stream(begin(FakeHead(said_all), stream=True, meshnet={"trace": True}))
     assert text["meshnet"] == {"ids": [7], "position": 0, "prompt_ids": [1]}
     assert [hop["node"] for hop in trace["meshnet"]["hops"]] == ["head", "tail"]
     assert trace["choices"] == []
     assert nodes[0].peer_id not in json.dumps(trace)
     ChatSession.objects.all().delete()
-    answer = whole(begin(FakeHead(told), meshnet={"trace": True}))
+    answer = whole(begin(FakeHead(said_all), meshnet={"trace": True}))
     assert answer["meshnet"]["ids"] == [7]
     assert answer["meshnet"]["hops"] == trace["meshnet"]["hops"]
 
 
 def test_the_row_tells_the_story_of_a_finished_chat(begin: Begin, nodes: list[Node]) -> None:
-    hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")]
+    hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay") | {"drafted": 6, "accepted": 4}]
     whole(begin(FakeHead(sse(said("a", [7, 8], "length"), done(hops, 3, 2), "data: [DONE]"))))
     session = row()
     assert session.state == ChatSession.State.DONE
     assert (session.finish_reason, session.prompt_tokens, session.completion_tokens) == ("length", 3, 2)
+    assert (session.drafted_tokens, session.accepted_tokens) == (6, 4)
     assert session.ttft_ms is not None
     assert session.ended is not None
     assert (session.error_code, session.error_message) == ("", "")

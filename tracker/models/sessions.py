@@ -50,6 +50,8 @@ class ChatSession(models.Model):
     finish_reason = models.CharField(max_length=20, blank=True)
     prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
     completion_tokens = models.PositiveIntegerField(null=True, blank=True)
+    drafted_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Guessed by the head beforehand.")
+    accepted_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Of these, what the tail chose too.")
     ttft_ms = models.FloatField("TTFT in ms", null=True, blank=True, help_text="From the request to its first text.")
     error_code = models.CharField(max_length=60, blank=True)
     error_message = models.TextField(blank=True)

@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from nodes.drafts import DEFAULT_DRAFTS
 from nodes.membership import NoCredential
 from nodes.memory import DoesNotFit
 from nodes.options import EXECUTORS, PREFERENCES, WEIGHTS, NodeOptions, UsageError, read_options
@@ -25,6 +26,8 @@ _PREFER_HELP = "how a head reaches the next nodes first, where both ways exist; 
 
 _WEIGHTS_HELP = "how the layers' matrices are held: as they are, or quantized to 8 or 4 bits (less memory, faster)"
 _EXECUTOR_HELP = "what computes the layers; auto: the lean one where it knows the model, else transformers' modules"
+
+_DRAFTS_HELP = f"as a head, guess up to N tokens of a step where a text repeats itself (default: {DEFAULT_DRAFTS})"
 
 
 class Command(BaseCommand):
@@ -50,6 +53,9 @@ class Command(BaseCommand):
         add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help=_WEIGHTS_HELP)
         add("--executor", choices=EXECUTORS, default=EXECUTORS[0], help=_EXECUTOR_HELP)
         add("--max-kv-tokens", type=int, metavar="N", help="tokens kept for all chats together (default: from memory)")
+        add(
+            "--drafts", metavar="N|off", default=str(DEFAULT_DRAFTS), help=f"{_DRAFTS_HELP} (default: {DEFAULT_DRAFTS})"
+        )
         add("--tokenizer", metavar="DIR", help="take the tokenizer from this folder instead of the model's files")
         add("--ca-file", metavar="FILE", help="a private authority to trust; or SSL_CERT_FILE, REQUESTS_CA_BUNDLE")
 

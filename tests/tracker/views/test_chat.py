@@ -147,7 +147,8 @@ def test_the_key_that_asked_is_recorded(ask: Ask) -> None:
         (ASKED | {"messages": [{"role": "user", "content": "\ud83d"}]}, "messages[0].content"),
         (ASKED | {"max_tokens": 0}, "max_tokens"),
         (ASKED | {"stream": True, "stop": ["a"] * 5}, "stop"),
-        (ASKED | {"stream": True, "logprobs": True}, "logprobs"),
+        (ASKED | {"stream": True, "logprobs": 1}, "logprobs"),
+        (ASKED | {"meshnet": {"top_k": -1}}, "meshnet.top_k"),
     ],
 )
 def test_a_wrong_request_is_an_error_of_openais_shape_before_any_stream(ask: Ask, body: Any, param: str | None) -> None:

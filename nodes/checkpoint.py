@@ -1,0 +1,59 @@
+"""A folder's tensors as transformers takes a state dict, each read only when it is asked for.
+
+transformers renames and fuses what it is given (the experts of a layer are one tensor in its modules) and asks for
+those tensors alone that the model has room for. So a shard is read and nothing else, and what isn't there isn't missed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import EllipsisType
+
+import torch
+
+from nodes.tensors import TensorFile
+from nodes.weights import ModelFolder
+
+
+class LazyTensor:
+    """Stands for a tensor in a state dict; `tensor[...]` reads it."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str) -> None:
+        self._checkpoint, self._name = checkpoint, name
+
+    def __getitem__(self, everything: EllipsisType) -> torch.Tensor:
+        return self._checkpoint.read(self._name)
+
+
+class Checkpoint:
+    """The tensors of a folder, to be read. A context. `num_bytes_read` counts data, not headers."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self._folder = folder
+        self._files: dict[str, TensorFile] = {}
+        self._reading = threading.Lock()  # transformers reads from several threads
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for file in self._files.values():
+            file.__exit__(*exc)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._folder.tensors)
+
+    @property
+    def num_bytes_read(self) -> int:
+        return sum(file.num_bytes_read for file in self._files.values())
+
+    def state_dict(self) -> dict[str, LazyTensor]:
+        return {name: LazyTensor(self, name) for name in self}
+
+    def read(self, name: str) -> torch.Tensor:
+        file = self._folder.tensors[name].file
+        with self._reading:
+            if file not in self._files:
+                self._files[file] = TensorFile(self._folder.path / file)
+            return self._files[file].read(name)

@@ -1,0 +1,118 @@
+"""A GGUF file as a model's folder: Hugging Face's layout in the cache, with the layers this machine has served.
+
+One file of safetensors holds a layer, the embedding, or norm and head. Each is made when a shard first needs it; the
+nodes of one machine share them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodes import catalog, fingerprint, gguf_conversion, weights
+from nodes.gguf import GgufFile, read_header
+from nodes.gguf_config import read_config
+from nodes.gguf_names import Named, named_tensors
+from nodes.gguf_tokenizer import save_tokenizer
+from nodes.weights import INDEX, ORIGIN, ModelFolder, Progress, Tensor, layer_of, no_progress
+
+LAYOUT = 1  # raised when the same file would be converted otherwise
+
+Parts = Mapping[str, Sequence[Named]]  # the tensors of each file of safetensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufFolder(ModelFolder):
+    """A folder of the cache and the file that fills it."""
+
+    file: GgufFile
+    parts: Parts
+
+    def prepare(self, start_layer: int, end_layer: int, progress: Progress = no_progress) -> None:
+        """Makes the files of these layers that aren't there. `progress` is told bytes of the GGUF file."""
+        wanted = {tensor.file for tensor in self.tensors_of(start_layer, end_layer).values()}
+        _make(self.file, self.parts, wanted, self.path, progress)
+
+    def tokenizer_path(self) -> Path:
+        """In a folder of its own: beside some families' config.json transformers would put its own rules in place of
+        the file's. Raises ModelError where the file's tokenizer isn't one that is known."""
+        folder = self.path / "tokenizer"
+        with catalog.locked(self.path / ".tokenizer.lock"):
+            if not folder.exists():
+                with tempfile.TemporaryDirectory(dir=self.path, prefix=".making-") as scratch:
+                    made = Path(scratch) / "tokenizer"
+                    save_tokenizer(self.file, made)
+                    os.rename(made, folder)
+        return folder
+
+
+def open_gguf(path: Path, say: catalog.Say = catalog.silent) -> GgufFolder:
+    """Reads the header only; for the fingerprint, once, every byte. Raises ModelError."""
+    file, fields, parts = _describe(path)
+    say(f"Computing the fingerprint of {path.name}, once")
+    digest = fingerprint.of_file(path)
+    folder = catalog.cache_dir() / "models" / f"gguf-{LAYOUT}-{digest}"
+    _write_json(folder / "config.json", fields)
+    _write_json(folder / ORIGIN, {"fingerprint": digest, "source": path.name})
+    tensors = {
+        tensor.name: Tensor(part, tensor.num_elements, 2 * tensor.num_elements)
+        for part, members in parts.items()
+        for tensor in members
+    }
+    return GgufFolder(folder, weights.read_config(folder), tensors, file=file, parts=parts)
+
+
+def convert(path: Path, folder: Path) -> None:
+    """The whole model as a folder of Hugging Face's layout. Raises ModelError, OSError."""
+    file, fields, parts = _describe(path)
+    _write_json(folder / "config.json", fields)
+    save_tokenizer(file, folder)
+    _make(file, parts, parts.keys(), folder, no_progress)
+
+
+def _describe(path: Path) -> tuple[GgufFile, dict[str, Any], Parts]:
+    """The header, the fields of config.json, and which tensors go into which file."""
+    file = read_header(path)
+    architecture, fields = read_config(file)
+    parts: dict[str, list[Named]] = {}
+    for tensor in named_tensors(file, architecture, fields):
+        parts.setdefault(_part_of(tensor.name), []).append(tensor)
+    return file, fields, parts
+
+
+def _part_of(name: str) -> str:
+    """The embedding is apart from norm and head: where it is tied, both ends hold it."""
+    layer = layer_of(name)
+    if layer is not None:
+        return f"layer-{layer:05}.safetensors"
+    return "embedding.safetensors" if ".embed_tokens." in name else "head.safetensors"
+
+
+def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, progress: Progress) -> None:
+    sizes = {part: sum(file.tensors[tensor.gguf_name].num_bytes for tensor in parts[part]) for part in sorted(wanted)}
+    done, total = 0, sum(sizes.values())
+
+    def count(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        progress(done, total)
+
+    for part, size in sizes.items():
+        # Another node of this machine may be making it.
+        with catalog.locked(folder / f".{part}.lock", waiting=lambda: count(0)):
+            if gguf_conversion.is_written(folder / part, parts[part]):
+                count(size)
+            else:
+                gguf_conversion.write(file, parts[part], folder / part, count)
+    with catalog.locked(folder / ".index.lock"):
+        places = {tensor.name: part for part in parts if (folder / part).exists() for tensor in parts[part]}
+        _write_json(folder / INDEX, {"metadata": {}, "weight_map": places})
+
+
+def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    catalog.write_atomically(path, json.dumps(fields, indent=1).encode())

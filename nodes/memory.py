@@ -24,21 +24,38 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def cache_bytes_per_token(config: Any, num_layers: int, dtype: str) -> int:
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * num_layers * heads * head_width * DTYPE_BYTES[dtype])
+    """Of keys and values. Where attention is latent (deepseek) they are kept unfolded, for every head."""
+    if getattr(config, "kv_lora_rank", None):
+        heads = config.num_attention_heads
+        width = config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim
+    else:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = 2 * (getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    return int(num_layers * heads * width * DTYPE_BYTES[dtype])
 
 
-def room_for_tokens(num_elements: int, dtype: str, bytes_per_token: int, available: int) -> int:
-    """Tokens that caches may hold beside weights of so many numbers. Raises DoesNotFit."""
+def room_for_tokens(
+    num_elements: int, dtype: str, bytes_per_token: int, available: int, asked: int | None = None
+) -> int:
+    """Tokens that caches may hold beside weights of so many numbers: a share of what is left, or as many as were
+    asked for. Raises DoesNotFit."""
     if not available:
-        return MAX_CACHED_TOKENS
+        return asked or MAX_CACHED_TOKENS
     needed = num_elements * DTYPE_BYTES[dtype] + WORKING_BYTES
+    if asked:
+        return _asked_tokens(asked, int(max(0, available - needed) / bytes_per_token))
     tokens = int(max(0, available - needed) * CACHE_SHARE / bytes_per_token)
     if tokens < LEAST_CACHED_TOKENS:
         least = needed + LEAST_CACHED_TOKENS * bytes_per_token / CACHE_SHARE
         raise DoesNotFit(f"need {_gib(least)} of memory in {dtype}, and {_gib(available)} are free; take fewer layers")
     return min(tokens, MAX_CACHED_TOKENS)
+
+
+def _asked_tokens(asked: int, most: int) -> int:
+    """Whoever names a number may take all that the weights leave."""
+    if asked > most:
+        raise DoesNotFit(f"leave room for {most} tokens in caches; --max-kv-tokens {asked} is more: lower it")
+    return asked
 
 
 def _available(meminfo: Path) -> int:

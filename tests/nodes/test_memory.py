@@ -30,6 +30,26 @@ def test_what_doesnt_fit_says_what_is_needed_and_what_there_is() -> None:
         memory.room_for_tokens(10**9, "bfloat16", 10_000, GIB)
 
 
+def test_whoever_names_a_number_of_tokens_gets_it_where_memory_has_room() -> None:
+    room = {"num_elements": 500_000_000, "dtype": "bfloat16", "bytes_per_token": 10_000, "available": 4 * GIB}
+    usual = memory.room_for_tokens(**room)
+
+    assert memory.room_for_tokens(**room, asked=100) == 100
+    assert memory.room_for_tokens(**room, asked=usual + 1000) == usual + 1000
+    with pytest.raises(DoesNotFit, match="leave room for 309496 tokens in caches; --max-kv-tokens 400000 is more"):
+        memory.room_for_tokens(**room, asked=400_000)
+    assert memory.room_for_tokens(**room | {"available": 0}, asked=400_000) == 400_000
+
+
+def test_latent_attention_is_kept_unfolded() -> None:
+    config = SimpleNamespace(
+        num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128
+    )
+    config.v_head_dim = 96
+
+    assert memory.cache_bytes_per_token(config, 2, "bfloat16") == 2 * 4 * (128 + 64 + 96) * 2
+
+
 def test_where_memory_cant_be_known_it_is_tried() -> None:
     assert memory.room_for_tokens(10**12, "bfloat16", 10_000, available=0) == memory.MAX_CACHED_TOKENS
 

@@ -51,7 +51,8 @@ class FakeCache:
 
 
 class FakeShard(Shard):
-    """`forwards`: of each call, the tokens of each row. `before`: called at the beginning of each."""
+    """`forwards`: of each call, the tokens of each row. `before`: called at the beginning of each. `change`: what
+    becomes of each row's output."""
 
     executor = "fake"
 
@@ -60,6 +61,7 @@ class FakeShard(Shard):
         super().__init__(SimpleNamespace(num_hidden_layers=NUM_LAYERS, **sizes), start_layer, end_layer, "float32")
         self.forwards: list[list[int]] = []
         self.before: Callable[[], object] = lambda: None
+        self.change: Callable[[torch.Tensor], torch.Tensor] = lambda output: output
 
     def new_cache(self, start_layer: int, end_layer: int, room_tokens: int = 0) -> FakeCache:
         self.check_hop(start_layer, end_layer)
@@ -70,7 +72,7 @@ class FakeShard(Shard):
         self.forwards.append([row.num_tokens for row in rows])
         self.before()
         assert len({id(row.cache) for row in rows}) == len(rows), "two steps of one session in one forward"
-        outputs = [self._row(row, end_layer) for row in rows]
+        outputs = [self.change(self._row(row, end_layer)) for row in rows]
         if any(output.isnan().any() for output in outputs):  # the worst executor there could be: it spreads
             return [torch.full_like(output, math.nan) for output in outputs]
         return outputs
@@ -98,5 +100,5 @@ class FakeShard(Shard):
 
 def _values(inputs: torch.Tensor | Sequence[int]) -> list[int]:
     if isinstance(inputs, torch.Tensor):
-        return [int(value) for value in inputs[:, 0].tolist()]
+        return [int(value) if math.isfinite(value) else 0 for value in inputs[:, 0].tolist()]
     return list(inputs)

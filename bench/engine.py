@@ -41,7 +41,7 @@ NUM_TEXTS = 22  # which are about 512 tokens
 NUM_AT_ONCE = 8
 CUTS = {1: ["0:30"], 2: ["0:15", "15:30"]}
 FLAGS = {"32": ["--dtype", "float32"], "16": ["--dtype", "bfloat16"], "4": ["--weights", "int4"]}  # by bits of a weight
-DRAFTS: dict[str, list[str]] = {"off": [], "on": []}
+DRAFTS: dict[str, list[str]] = {"off": ["--drafts", "off"], "on": []}
 DTYPES = {"32": "float32", "16": "bfloat16"}
 BYTES = {"32": 4.0, "16": 2.0, "4": 4.5 / 8}  # of a weight, with its share of the group's scale and zero
 

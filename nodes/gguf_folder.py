@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog, fingerprint, gguf_conversion, weights
+from nodes import catalog, fingerprint, gguf_config, gguf_conversion, weights
 from nodes.gguf import GgufFile, read_header
-from nodes.gguf_config import read_config
 from nodes.gguf_names import Named, named_tensors
 from nodes.gguf_tokenizer import save_tokenizer
 from nodes.weights import INDEX, ORIGIN, ModelFolder, Progress, Tensor, layer_of, no_progress
@@ -78,7 +77,7 @@ def convert(path: Path, folder: Path) -> None:
 def _describe(path: Path) -> tuple[GgufFile, dict[str, Any], Parts]:
     """The header, the fields of config.json, and which tensors go into which file."""
     file = read_header(path)
-    architecture, fields = read_config(file)
+    architecture, fields = gguf_config.read_config(file)
     parts: dict[str, list[Named]] = {}
     for tensor in named_tensors(file, architecture, fields):
         parts.setdefault(_part_of(tensor.name), []).append(tensor)

@@ -21,7 +21,6 @@ from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
-from nodes.pages import in_huge_pages
 from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
 from nodes.shard import Shard, load_shard
@@ -33,12 +32,14 @@ from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
 from nodes.weights import ModelFolder, model_name, open_model
+from relay.pages import use_huge_pages
 
 logger = logging.getLogger(__name__)
 
 DRAIN_DEADLINE_S = 8.0  # for the step in hand and the answers that wait to be sent
 CLOSE_DEADLINE_S = 3.0
 PACE_DEADLINE_S = 60.0
+LARGE_ELEMENTS = 16_000_000  # a shard of fewer numbers leaves room in the processor's caches
 
 
 class Node:
@@ -123,6 +124,8 @@ class Node:
                 shard.vocab_size,
                 self._options.max_drafts,
             )
+        if folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
+            logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)
         self._api = NodeApi(name, _layers(shard), self._engine, book, head, registration.node_key)
         if not self._wait(membership.approved):
             return
@@ -221,16 +224,15 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
     logger.info("Loading layers %d–%d in %s", start, end - 1, options.dtype)
     logger.info("Threads that compute: %d; %s", options.num_threads, usable_cores().words(options.num_threads))
     torch.set_num_threads(options.num_threads)
-    with in_huge_pages():
-        shard = load_shard(
-            folder,
-            start,
-            end,
-            options.dtype,
-            weights=options.weights,
-            executor=options.executor,
-            progress=sys.stderr.isatty(),
-        )
+    shard = load_shard(
+        folder,
+        start,
+        end,
+        options.dtype,
+        weights=options.weights,
+        executor=options.executor,
+        progress=sys.stderr.isatty(),
+    )
     logger.info("Loaded layers %d–%d", start, end - 1)
     return shard
 

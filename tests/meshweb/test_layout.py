@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 OURS = {"meshweb", "relay", "tracker", "nodes", "tests", "bench"}
 # Standard library only, for nodes too.
-SHARED_WIRE = {"relay.wire", "relay.codec", "relay.checked", "relay.envelope", "relay.headers", "relay.served"}
+SHARED = {f"relay.{name}" for name in ("wire", "codec", "checked", "envelope", "headers", "served", "pages")}
 ALLOWED = {
     "meshweb": {"tracker", "relay"},
-    "tracker": {*SHARED_WIRE, "relay.client", "relay.presence", "relay.prometheus", "relay.report", "relay.auth"},
+    "tracker": {*SHARED, "relay.client", "relay.presence", "relay.prometheus", "relay.report", "relay.auth"},
     "relay": set(),
-    "nodes": SHARED_WIRE,
+    "nodes": SHARED,
 }
 NEVER_ON_THE_SERVER = {"torch", "transformers", "safetensors", "gguf", "numpy"}
 NEVER_ON_A_NODE = {"channels", "daphne", "pydantic", "httpx2"}
@@ -53,7 +53,7 @@ def test_a_package_imports_only_what_its_arrows_allow(package: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", sorted(SHARED_WIRE))
+@pytest.mark.parametrize("module", sorted(SHARED))
 def test_what_nodes_and_server_share_needs_the_standard_library_only(module: str) -> None:
     path = ROOT / (module.replace(".", "/") + ".py")
     roots = {name.split(".")[0] for name in imports(path) if not is_allowed(name, "nodes")}

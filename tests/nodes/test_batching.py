@@ -72,7 +72,7 @@ def prompts(count: int) -> list[list[int]]:
     return [chance.choices(range(200), k=chance.randrange(1, 40)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("executor", ["transformers", "auto"])
+@pytest.mark.parametrize("executor", ["transformers", "lean"])
 def test_eight_sessions_at_once_get_the_ids_they_get_alone(tiny: ModelFolder, serve: Serve, executor: str) -> None:
     engine = serve(load_shard(tiny, 0, 6, "float32", executor=executor))
     asked = [(prompt, Sampling(0.8, 0.9, number) if number % 2 else GREEDY) for number, prompt in enumerate(prompts(8))]

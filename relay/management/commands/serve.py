@@ -12,6 +12,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
+from relay.pages import use_huge_pages
+
 DUMMY = "django.db.backends.dummy"  # what Django puts where no database is configured
 
 
@@ -43,6 +45,7 @@ class Command(BaseCommand):
         server = RelayServer(get_default_application(), f"tcp:{port}:interface={interface}", grace)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: reactor.callFromThread(server.drain))
+        use_huge_pages()
         server.run()
         if server.failure:
             raise CommandError(f"can't listen on {host}:{port}: {server.failure}")

@@ -55,7 +55,7 @@ class Bound:
 
 
 def bound_table(bounds: Sequence[Bound], stream_ms: Callable[[int], float]) -> str:
-    header = [
+    header = ["", "bits", "ms a token", "MB of weights", "reading them", "dispatch", "wire", "head", "bound over all"]
         "",
         "bits",
         "ms a token",

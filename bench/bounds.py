@@ -56,16 +56,6 @@ class Bound:
 
 def bound_table(bounds: Sequence[Bound], stream_ms: Callable[[int], float]) -> str:
     header = ["", "bits", "ms a token", "MB of weights", "reading them", "dispatch", "wire", "head", "bound over all"]
-        "",
-        "bits",
-        "ms a token",
-        "MB of weights",
-        "to read them, ms",
-        "dispatch",
-        "wire",
-        "head",
-        "bound over it",
-    ]
     return table(header, [_line(bound, stream_ms(bound.num_bytes)) for bound in bounds])
 
 

@@ -31,7 +31,7 @@ def is_written(target: Path, tensors: Sequence[Named]) -> bool:
 
 def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callable[[int], object]) -> None:
     """`count` is told the bytes read, slice by slice. Raises ModelError, OSError, and what `count` raises."""
-    partial = target.with_name(f".{target.name}.part")  # one writer: the caller holds the folder's lock
+    partial = _partial(target)  # one writer: the caller holds the file's lock
     try:
         with TensorReader(file) as reader, partial.open("wb") as stream:
             stream.write(_header(tensors))
@@ -44,6 +44,16 @@ def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callabl
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def num_bytes_so_far(target: Path) -> int:
+    """Of a file that somebody is writing."""
+    partial = _partial(target)
+    return partial.stat().st_size if partial.exists() else 0
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.part")
 
 
 def _slices(

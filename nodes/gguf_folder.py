@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from nodes import catalog, fingerprint, gguf_config, gguf_conversion, weights
 from nodes.gguf import GgufFile, read_header
 from nodes.gguf_names import Named, named_tensors
 from nodes.gguf_tokenizer import save_tokenizer
+from nodes.locks import locked
 from nodes.weights import INDEX, ORIGIN, ModelFolder, Progress, Tensor, layer_of, no_progress
 
+LOCK_PATIENCE_S = 600.0  # without progress of the process that holds it
 LAYOUT = 1  # raised when the same file would be converted otherwise
 
 Parts = Mapping[str, Sequence[Named]]  # the tensors of each file of safetensors
@@ -41,7 +44,7 @@ class GgufFolder(ModelFolder):
         """In a folder of its own: beside some families' config.json transformers would put its own rules in place of
         the file's. Raises ModelError where the file's tokenizer isn't one that is known."""
         folder = self.path / "tokenizer"
-        with catalog.locked(self.path / ".tokenizer.lock"):
+        with locked(self.path / ".tokenizer.lock", LOCK_PATIENCE_S):
             if not folder.exists():
                 with tempfile.TemporaryDirectory(dir=self.path, prefix=".making-") as scratch:
                     made = Path(scratch) / "tokenizer"
@@ -101,14 +104,18 @@ def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, pro
         done += num_bytes
         progress(done, total)
 
+    def sign(target: Path) -> int:
+        """That another node of this machine gets on with it."""
+        progress(done, total)
+        return gguf_conversion.num_bytes_so_far(target)
+
     for part, size in sizes.items():
-        # Another node of this machine may be making it.
-        with catalog.locked(folder / f".{part}.lock", waiting=lambda: count(0)):
+        with locked(folder / f".{part}.lock", LOCK_PATIENCE_S, partial(sign, folder / part)):
             if gguf_conversion.is_written(folder / part, parts[part]):
                 count(size)
             else:
                 gguf_conversion.write(file, parts[part], folder / part, count)
-    with catalog.locked(folder / ".index.lock"):
+    with locked(folder / ".index.lock", LOCK_PATIENCE_S):
         places = {tensor.name: part for part in parts if (folder / part).exists() for tensor in parts[part]}
         _write_json(folder / INDEX, {"metadata": {}, "weight_map": places})
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
 from nodes import hub_folder, weights
@@ -15,6 +19,7 @@ from nodes.fetch import HubUnreachable
 from nodes.hub import Hub, HubId
 from nodes.hub_folder import HubFolder, open_hub
 from nodes.layout import INDEX, ModelError
+from nodes.management.commands.fetchmodel import Command
 from nodes.sparse import Record
 from nodes.tensors import TensorFile
 from nodes.weights import open_model
@@ -146,6 +151,28 @@ def test_what_has_come_before_a_stop_is_kept(local: LocalHub, hub: Hub, source: 
     assert local.sent_weights <= local.size(NAME) + 2 * 65536  # what was on its way is sent again
 
 
+def test_two_nodes_of_a_machine_fetch_each_byte_once(local: LocalHub, hub: Hub, source: Path) -> None:
+    """The first one is held up half-way; the second one waits, and sees what the first has brought it."""
+    first, second = open_hub(MODEL, hub=hub), open_hub(MODEL, hub=hub)
+    local.faults.hold_after_bytes = 100_000
+    told: list[int] = []
+    threads = [
+        threading.Thread(target=first.prepare, args=(0, 5)),
+        threading.Thread(target=second.prepare, args=(3, 8, lambda done, total: told.append(done))),
+    ]
+    threads[0].start()
+    assert local.faults.held.wait(20)
+    threads[1].start()
+    local.faults.hold_after_bytes = None
+    local.faults.release.set()
+    for thread in threads:
+        thread.join(30)
+    assert same_tensors(first, source, 0, 5)
+    assert same_tensors(second, source, 3, 8)
+    assert local.sent_weights == local.size(NAME)
+    assert told == sorted(told)
+
+
 def test_offline_it_works_from_the_cache(local: LocalHub, hub: Hub, source: Path) -> None:
     open_hub(MODEL, hub=hub).prepare(0, 4)
     offline = Hub(local.url, is_offline=True)
@@ -268,3 +295,21 @@ def test_a_hub_that_never_answers_is_given_up(local: LocalHub, hub: Hub, monkeyp
     local.faults.statuses = [503] * 20
     with pytest.raises(HubUnreachable, match="HTTP 503"):
         open_hub(MODEL, hub=hub)
+
+
+def test_fetchmodel_fetches_some_layers_and_prints_the_folder(
+    local: LocalHub, hub: Hub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "of_environment", lambda: hub)
+    said, printed = io.StringIO(), io.StringIO()
+    call_command(Command(), NAME, "--layers", "0:4", stdout=printed, stderr=said)
+    path = Path(printed.getvalue().splitlines()[-1])
+    assert same_tensors(open_hub(MODEL, hub=hub), source, 0, 4)
+    assert local.sent_weights < 0.6 * local.size(NAME)
+    assert f"headers of {NAME} at {local.commit(NAME)[:12]} from {local.url}" in said.getvalue()
+    assert path.name.startswith("acme--tiny--")
+    for wrong, words in (("4:99", "has layers 0:8"), ("4", "must be like 0:12")):
+        with pytest.raises(CommandError, match=words):
+            call_command(Command(), NAME, "--layers", wrong)
+    with pytest.raises(CommandError, match="shows no model acme/other"):
+        call_command(Command(), "acme/other")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog, fingerprint, layout, weights
+from nodes import catalog, fingerprint, hub_cache, layout, weights
 from nodes.fetch import NO_PROGRESS_DEADLINE_S, Fetcher, HubUnreachable, Patience, Tick, no_tick
 from nodes.hub import Hub, HubFile, HubId, Listing
 from nodes.layout import INDEX, TEXT_FILES, ModelError
@@ -101,10 +101,10 @@ class _Counter:
 
 def open_hub(
     model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = None, tick: Tick = no_tick
-) -> HubFolder:
+) -> ModelFolder:
     """The model's folder; made, which fetches config, tokenizer and headers, if it isn't there yet.
 
-    Raises ModelError, HubUnreachable, OSError.
+    What huggingface_hub has downloaded whole is used as it is. Raises ModelError, HubUnreachable, OSError.
     """
     hub = hub or Hub.of_environment()
     notes = _Notes(hub, model.name)
@@ -112,6 +112,8 @@ def open_hub(
     path = notes.folder_of(commit)
     if path and (model.is_pinned or hub.is_offline):
         return reopen(path, hub)
+    if hub.is_offline and (downloaded := hub_cache.find(model)):
+        return _open_downloaded(downloaded, say)
     try:
         listing = Patience(CACHED_PATIENCE_S if path else NO_PROGRESS_DEADLINE_S).repeat(lambda: hub.list(model), tick)
     except HubUnreachable as error:
@@ -120,12 +122,19 @@ def open_hub(
         logger.warning("%s; going on with commit %s of %s from the cache", error, commit[:12], model)
         return reopen(path, hub)
     path = notes.folder_of(listing.commit)
+    if path is None and (downloaded := hub_cache.find_listed(listing)):
+        return _open_downloaded(downloaded, say)
     if path is None:
         with locked(notes.path.with_suffix(".lock"), LOCK_PATIENCE_S, lambda: tick(0)):
             path = notes.folder_of(listing.commit) or _make(hub, listing, say, tick)
             notes.add_folder(listing.commit, path)
     notes.add_revision(model.revision, listing.commit)
     return reopen(path, hub)
+
+
+def _open_downloaded(path: Path, say: catalog.Say) -> ModelFolder:
+    say(f"Taking what was downloaded before, in {path}")
+    return weights.open_folder(path)
 
 
 def is_hub_folder(path: Path) -> bool:

@@ -19,7 +19,9 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
     available = memory.available_bytes()
     try:
-        return memory.room_for_tokens(folder.num_elements(start, end), options.dtype, per_token, available)
+        elements = {name: tensor.num_elements for name, tensor in folder.tensors_of(start, end).items()}
+        weights = memory.weight_bytes(elements, options.dtype, options.weights)
+        return memory.room_for_tokens(weights, options.dtype, per_token, available, options.weights)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
 
@@ -42,6 +44,7 @@ def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) 
         memory_bytes=memory.available_bytes(),
         threads=options.num_threads,
         dtype=options.dtype,
+        weights=options.weights,
         wire_versions=options.wire_versions,
     )
 

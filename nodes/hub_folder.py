@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, layout, weights
-from nodes.fetch import NO_PROGRESS_DEADLINE_S, Fetcher, HubUnreachable, Patience
+from nodes.fetch import NO_PROGRESS_DEADLINE_S, Fetcher, HubUnreachable, Patience, Tick, no_tick
 from nodes.hub import Hub, HubFile, HubId, Listing
 from nodes.layout import INDEX, TEXT_FILES, ModelError
 from nodes.locks import locked
@@ -99,7 +99,9 @@ class _Counter:
         self._progress(self._done, self._total)
 
 
-def open_hub(model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = None) -> HubFolder:
+def open_hub(
+    model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = None, tick: Tick = no_tick
+) -> HubFolder:
     """The model's folder; made, which fetches config, tokenizer and headers, if it isn't there yet.
 
     Raises ModelError, HubUnreachable, OSError.
@@ -111,7 +113,7 @@ def open_hub(model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = 
     if path and (model.is_pinned or hub.is_offline):
         return reopen(path, hub)
     try:
-        listing = Patience(CACHED_PATIENCE_S if path else NO_PROGRESS_DEADLINE_S).repeat(lambda: hub.list(model))
+        listing = Patience(CACHED_PATIENCE_S if path else NO_PROGRESS_DEADLINE_S).repeat(lambda: hub.list(model), tick)
     except HubUnreachable as error:
         if path is None:
             raise
@@ -119,8 +121,8 @@ def open_hub(model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = 
         return reopen(path, hub)
     path = notes.folder_of(listing.commit)
     if path is None:
-        with locked(notes.path.with_suffix(".lock"), LOCK_PATIENCE_S):
-            path = notes.folder_of(listing.commit) or _make(hub, listing, say)
+        with locked(notes.path.with_suffix(".lock"), LOCK_PATIENCE_S, lambda: tick(0)):
+            path = notes.folder_of(listing.commit) or _make(hub, listing, say, tick)
             notes.add_folder(listing.commit, path)
     notes.add_revision(model.revision, listing.commit)
     return reopen(path, hub)
@@ -148,17 +150,17 @@ def reopen(path: Path, hub: Hub | None = None) -> HubFolder:
     return HubFolder(path, weights.read_config(path), contents.tensors, hub, listing, absent=contents.absent)
 
 
-def _make(hub: Hub, listing: Listing, say: catalog.Say) -> Path:
+def _make(hub: Hub, listing: Listing, say: catalog.Say, tick: Tick) -> Path:
     """Fetches what every shard needs. Whatever refuses the model does so before the headers are fetched."""
     models = catalog.cache_dir() / "models"
     scratch, fetcher = models / f".making-{_in_a_name(listing.name)}", Fetcher(hub, listing)
     say(f"Fetching config, tokenizer and headers of {listing.name} at {listing.commit[:12]} from {hub.endpoint}")
     shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was ended
     scratch.mkdir(parents=True)
-    hashes = dict(_fetch_texts(fetcher, listing, scratch))
+    hashes = dict(_fetch_texts(fetcher, listing, scratch, tick))
     weights.read_config(scratch)
     for name in _weight_files(listing, scratch):
-        hashes[name] = _fetch_header(fetcher, scratch / name, listing.files[name])
+        hashes[name] = _fetch_header(fetcher, scratch / name, listing.files[name], tick)
     layout.read_contents(scratch)
     digest = fingerprint.combine(hashes.items())
     files = {name: {"size": listing.files[name].size, "sha256": found} for name, found in hashes.items()}
@@ -174,10 +176,10 @@ def _make(hub: Hub, listing: Listing, say: catalog.Say) -> Path:
     return path
 
 
-def _fetch_texts(fetcher: Fetcher, listing: Listing, folder: Path) -> Iterator[tuple[str, str]]:
+def _fetch_texts(fetcher: Fetcher, listing: Listing, folder: Path, tick: Tick) -> Iterator[tuple[str, str]]:
     """Each file's (name, SHA-256)."""
     for name in sorted(set(TEXT_FILES) & set(listing.files)):
-        (folder / name).write_bytes(fetcher.read(name))
+        (folder / name).write_bytes(fetcher.read(name, tick))
         yield name, fingerprint.sha256(folder / name)
 
 
@@ -193,13 +195,13 @@ def _weight_files(listing: Listing, folder: Path) -> list[str]:
     return names
 
 
-def _fetch_header(fetcher: Fetcher, path: Path, listed: HubFile) -> str:
+def _fetch_header(fetcher: Fetcher, path: Path, listed: HubFile, tick: Tick = no_tick) -> str:
     """The file's SHA-256: as listed, or computed, for which all of it is fetched."""
     with SparseFile(path, listed.size) as file:
         if not listed.sha256:
-            fetcher.fill(file, [(0, listed.size)])
-        fetcher.fill(file, [(0, min(listed.size, HEADER_GUESS_BYTES))])
-        fetcher.fill(file, [(0, _header_end(path, listed.size))])
+            fetcher.fill(file, [(0, listed.size)], tick)
+        fetcher.fill(file, [(0, min(listed.size, HEADER_GUESS_BYTES))], tick)
+        fetcher.fill(file, [(0, _header_end(path, listed.size))], tick)
     return listed.sha256 or fingerprint.sha256(path)
 
 

@@ -38,7 +38,7 @@ class DenseLinear:
         return functional.embedding(numbers, self.weight)
 
 
-_KINDS = {"int8": Int8Linear, "int4": Int4Linear}
+_KINDS: dict[str, type[Int8Linear] | type[Int4Linear]] = {"int8": Int8Linear, "int4": Int4Linear}
 # How embedding and head are kept: their errors reach every token, and a 4-bit GGUF has them in eight bits as well.
 TABLES = {"dense": "dense", "int8": "int8", "int4": "int8"}
 

@@ -60,6 +60,8 @@ class Node:
         tracker = Tracker(options.tracker_url, tls)
         try:
             self._run(state, tracker, tls)
+        except Stopped:
+            logger.info("Told to stop while loading; what has arrived is kept")
         finally:
             if self._server:
                 self._server.stop(CLOSE_DEADLINE_S)
@@ -68,7 +70,7 @@ class Node:
 
     def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
         options = self._options
-        folder = open_model(options.model, logger.info)
+        folder = open_model(options.model, logger.info, self._loading.check)
         max_cached_tokens = room_for_caches(options, folder)
         endpoint = self._listen()
         facts = node_facts(options, folder, endpoint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +149,28 @@ def test_what_has_come_before_a_stop_is_kept(local: LocalHub, hub: Hub, source: 
     folder.prepare(0, 8)
     assert same_tensors(folder, source, 0, 8)
     assert local.sent_weights <= local.size(NAME) + 2 * 65536  # what was on its way is sent again
+
+
+def test_two_nodes_of_a_machine_fetch_each_byte_once(local: LocalHub, hub: Hub, source: Path) -> None:
+    """The first one is held up half-way; the second one waits, and sees what the first has brought it."""
+    first, second = open_hub(MODEL, hub=hub), open_hub(MODEL, hub=hub)
+    local.faults.hold_after_bytes = 100_000
+    told: list[int] = []
+    threads = [
+        threading.Thread(target=first.prepare, args=(0, 5)),
+        threading.Thread(target=second.prepare, args=(3, 8, lambda done, total: told.append(done))),
+    ]
+    threads[0].start()
+    assert local.faults.held.wait(20)
+    threads[1].start()
+    local.faults.hold_after_bytes = None
+    local.faults.release.set()
+    for thread in threads:
+        thread.join(30)
+    assert same_tensors(first, source, 0, 5)
+    assert same_tensors(second, source, 3, 8)
+    assert local.sent_weights == local.size(NAME)
+    assert told == sorted(told)
 
 
 def test_offline_it_works_from_the_cache(local: LocalHub, hub: Hub, source: Path) -> None:

@@ -67,3 +67,20 @@ def test_a_node_is_loading_while_it_fetches_and_keeps_what_came_when_it_is_stopp
         stopping.set()
         thread.join(20)
         assert not thread.is_alive()
+
+
+def test_a_node_told_to_stop_while_it_waits_for_the_hub_ends(
+    site: Site, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    settings.MESHNET_CACHE_DIR = str(tmp_path / "cache")
+    stopping = threading.Event()
+    options = node_options(Path(NAME), tracker_url=site.tracker.url, state_folder=tmp_path / "state")
+    monkeypatch.setattr(Hub, "of_environment", lambda: Hub("http://127.0.0.1:9"))
+    thread = threading.Thread(target=Node(options, stopping).run, daemon=True)
+    thread.start()
+    wait_for(lambda: "trying again in" in caplog.text)
+    stopping.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert site.tracker.asked == []

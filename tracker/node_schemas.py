@@ -75,6 +75,7 @@ class Registration(_Strict):
     version: Annotated[Line, Field(max_length=40)] = ""
     device: Annotated[Line, Field(max_length=60)] = ""
     dtype: Annotated[str, AfterValidator(_is_dtype)] = "bfloat16"
+    weights: Annotated[Line, Field(max_length=10)] = ""
     threads: Small | None = None
     memory_bytes: Count | None = None
     ms_per_layer: Milliseconds | None = None

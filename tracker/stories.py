@@ -79,6 +79,7 @@ def node_story(node: Node, now: datetime, present: set[str]) -> dict[str, Any]:
     return {
         "name": node.name,
         "layers": str(shard or ""),
+        "weights": node.weights or None,
         "is_online": standing.is_online,
         "reason": standing.reason,
         "state": node.state or None,

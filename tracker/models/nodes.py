@@ -89,6 +89,9 @@ class Node(models.Model):
     version = models.CharField(max_length=40, blank=True, help_text="Of the program it runs.")
     device = models.CharField(max_length=60, blank=True, help_text="What it computes on.")
     dtype = models.CharField(max_length=10, blank=True, help_text="What it computes in.")
+    weights = models.CharField(
+        max_length=10, blank=True, help_text="How it keeps its matrices: dense as it computes, or in int8 or int4."
+    )
     threads = models.PositiveIntegerField(null=True, blank=True)
     memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     ms_per_layer = models.FloatField(null=True, blank=True, help_text="Time of one token through one layer.")

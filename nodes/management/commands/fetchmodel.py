@@ -1,4 +1,4 @@
-"""`manage.py fetchmodel NAME`: a model of the catalogue or of a hub into the cache; its folder is the last line."""
+"""`manage.py fetchmodel NAME`: a model of the catalogue, a hub or a GGUF file into the cache; prints its folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from nodes.options import UsageError, read_layers
 
 
 class Command(BaseCommand):
-    help = "Fetches a model of the catalogue or of a hub, what isn't there yet of it; prints its folder."
+    help = "Puts a model of the catalogue, of a hub or of a GGUF file into the cache, and prints its folder last."
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         known = ", ".join(sorted(catalog.ENTRIES))
-        parser.add_argument("name", help=f"a model of the catalogue ({known}) or of a hub (org/name@revision)")
-        parser.add_argument("--layers", metavar="A:B", help="of a hub's model, only what these layers need")
+        parser.add_argument(
+            "name", help=f"a model of the catalogue ({known}), of a hub (org/name@revision), or a GGUF file"
+        )
+        parser.add_argument("--layers", metavar="A:B", help="only what these layers need")
 
     def handle(self, *args: Any, **options: Any) -> None:
         name, layers = options["name"], options["layers"]

@@ -230,6 +230,7 @@ def test_a_newer_node_may_say_more_than_we_know(join_token: Token) -> None:
         ({"ms_per_layer": -1}, "ms_per_layer"),
         ({"threads": 0}, "threads"),
         ({"dtype": "int3"}, "dtype"),
+        ({"weights": "int4 and some"}, "weights"),
         ({"device": "\0"}, "device"),
         ({"layers": "auto"}, "auto"),
     ],
@@ -316,6 +317,15 @@ def test_a_heartbeat_renews_the_lease_and_keeps_the_news(join_token: Token, tick
     assert answer["heartbeat_s"] == 5
     assert list(answer["ticket_keys"]) == [ticket_key.kid]
     assert node.ms_per_layer == 1.5  # what wasn't said stays
+
+
+def test_how_a_node_keeps_its_weights_is_shown(join_token: Token, admin_client: Client) -> None:
+    register(join_token[1], weights="int4")
+    assert Node.objects.get().weights == "int4"
+    [model] = admin_client.get("/sessions.json").json()["models"]
+    assert [node["weights"] for node in model["nodes"]] == ["int4"]
+    page = admin_client.get(f"/admin/tracker/node/{Node.objects.get().pk}/change/").content.decode()
+    assert "int4" in page
 
 
 def test_a_node_that_fetches_its_weights_says_how_far_it_is(join_token: Token, admin_client: Client) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import zipfile
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
-from nodes import catalog, locks
+from nodes import catalog
 from nodes.catalog import CatalogError, Entry
 from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
@@ -88,29 +87,6 @@ def test_what_is_there_is_not_fetched_again(shelf: Path, monkeypatch: pytest.Mon
     said: list[str] = []
     assert catalog.ensure("toy", said.append) == folder
     assert said == []
-
-
-def test_others_wait_while_one_process_makes_a_model(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
-    process = context.Process(target=hold_lock, args=(str(tmp_path / "x.lock"), ready, release))
-    process.start()
-    try:
-        assert ready.wait(30)
-        with open(tmp_path / "x.lock", "w") as file:
-            assert not locks._is_ours(file.fileno())
-            release.set()
-            process.join(30)
-            assert locks._is_ours(file.fileno())
-    finally:
-        release.set()
-        process.join(30)
-
-
-def hold_lock(path: str, ready: multiprocessing.Event, release: multiprocessing.Event) -> None:  # type: ignore[valid-type]
-    with locks.locked(Path(path), 30):
-        ready.set()  # type: ignore[attr-defined]
-        release.wait(30)  # type: ignore[attr-defined]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

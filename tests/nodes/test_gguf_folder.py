@@ -274,6 +274,17 @@ def test_numbers_that_are_none_are_refused_with_their_tensors_name(sources: dict
         folder.prepare(1, 2)
 
 
+def test_a_type_that_cannot_be_unpacked_is_refused_when_the_file_is_opened(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    blocks = numpy.zeros((300, 80), dtype=numpy.uint8)  # two blocks of 32 numbers a row
+    path = make_gguf(sources["llama"], tmp_path / "x.gguf", tensors={"token_embd.weight": (blocks, "Q8_1")})
+    with pytest.raises(
+        ModelError, match=r"x\.gguf: tensor token_embd\.weight is of type Q8_1, which can't be unpacked"
+    ):
+        open_model(path)
+
+
 def test_head_and_tail_take_the_tokenizer_from_the_file(sources: dict[str, Path], tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(open_model(make_gguf(sources["llama"], tmp_path / "x.gguf")))
     reference = Tokenizer.load(open_model(sources["llama"]))

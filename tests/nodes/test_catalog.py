@@ -18,6 +18,7 @@ from nodes.catalog import CatalogError, Entry
 from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
 from nodes.weights import ModelError, ModelFolder, open_model
+from tests.nodes.ggufs import make_gguf
 from tests.nodes.greedy import greedy_ids, load_hops
 
 
@@ -72,6 +73,21 @@ def test_a_file_that_cannot_be_converted_leaves_nothing(shelf: Path, monkeypatch
     assert left_behind() == []
     with pytest.raises(ModelError, match="can't be converted"):
         open_model("toy")
+
+
+def test_a_file_is_unpacked_whole_and_keeps_its_own_fingerprint(
+    shelf: Path, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = make_gguf(tiny_path, tmp_path / "x.gguf").read_bytes()
+    offer(monkeypatch, put_wheel(shelf, content))
+    folder, source = open_model("toy"), open_model(tiny_path)
+    assert folder.fingerprint == hashlib.sha256(content).hexdigest()
+    assert folder.tensors.keys() == source.tensors.keys()
+    assert greedy_ids(load_hops(folder, [(0, 6)], "float32"), [5, 6, 7], 5, 8) == greedy_ids(
+        load_hops(source, [(0, 6)], "float32"), [5, 6, 7], 5, 8
+    )
+    assert Tokenizer.load(folder).plain_prompt("the fox") == Tokenizer.load(source).plain_prompt("the fox")
+    assert left_behind() == ["toy"]
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:

@@ -21,8 +21,10 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
     available = memory.available_bytes()
     try:
-        num_elements = folder.num_elements(start, end)
-        return memory.room_for_tokens(num_elements, options.dtype, per_token, available, options.max_kv_tokens)
+        elements = {name: tensor.num_elements for name, tensor in folder.tensors_of(start, end).items()}
+        held = memory.weight_bytes(elements, options.dtype, options.weights)
+        asked = options.max_kv_tokens
+        return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
 
@@ -47,6 +49,7 @@ def node_facts(
         memory_bytes=memory.available_bytes(),
         threads=options.num_threads,
         dtype=options.dtype,
+        weights=options.weights,
         version=VERSION,
         max_cached_tokens=max_cached_tokens,
         wire_versions=options.wire_versions,

@@ -63,6 +63,8 @@ class Node:
         tracker = Tracker(options.tracker_url, tls)
         try:
             self._run(state, tracker, tls)
+        except Stopped:
+            logger.info("Told to stop while loading; what has arrived is kept")
         finally:
             if self._server:
                 self._server.stop(CLOSE_DEADLINE_S)
@@ -71,7 +73,7 @@ class Node:
 
     def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
         options = self._options
-        folder = open_model(options.model, logger.info)
+        folder = open_model(options.model, logger.info, self._loading.check)
         max_cached_tokens = room_for_caches(options, folder)
         endpoint = self._listen()
         facts = node_facts(options, folder, endpoint, max_cached_tokens)
@@ -102,6 +104,8 @@ class Node:
         tls: ssl.SSLContext,
     ) -> None:
         name = model_name(self._options.model)
+        # A tokenizer that can't be used is said before hours of loading.
+        tokenizer = Tokenizer.load(folder, self._options.tokenizer) if registration.start_layer == 0 else None
         shard = _load(folder, registration, self._options, self._loading)
         self._engine = Engine(shard, max_cached_tokens, node=self._options.name)
         self._engine.start()
@@ -112,8 +116,7 @@ class Node:
         tunnel = self._tunnel(registration)
         dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
         head = None
-        if shard.is_head:
-            tokenizer = Tokenizer.load(folder)
+        if tokenizer:
             head = Head(
                 registration.peer_id,
                 shard.width,

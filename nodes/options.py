@@ -60,7 +60,7 @@ def read_options(
     relay_ping_s: float = PING_S,
 ) -> NodeOptions:
     """Raises UsageError."""
-    start_layer, end_layer = _layers(options["layers"])
+    start_layer, end_layer = read_layers(options["layers"])
     if options["no_relay"] and not options["listen"]:
         raise UsageError("--no-relay needs --listen: nobody could reach the node")
     name = options["name"] or re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "node"
@@ -103,7 +103,8 @@ def _tracker(text: str) -> str:
     return text.rstrip("/")
 
 
-def _layers(text: str) -> tuple[int, int]:
+def read_layers(text: str) -> tuple[int, int]:
+    """Raises UsageError."""
     found = _LAYERS.fullmatch(text)
     if not found or not int(found[1]) < int(found[2]):
         raise UsageError(f"--layers {text!r}: must be like 0:12, which is layers 0 to 11")

@@ -67,6 +67,7 @@ class NodeFacts:
     memory_bytes: int
     threads: int
     dtype: str
+    weights: str = "dense"
     device: str = "cpu"
     version: str = ""
     ms_per_layer: float | None = None

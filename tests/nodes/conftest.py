@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from nodes import catalog
 from nodes.weights import ModelFolder, open_model
 from tests.nodes.models import make_tiny_llama
 from tests.nodes.relays import MiniRelay
+from tests.nodes.routes import Make, Route
 from tests.nodes.sites import Site
 
 torch.set_num_threads(1)  # what "equal" means depends on it
@@ -45,3 +47,16 @@ def site() -> Iterator[Site]:
         made = Site(relay)
         with made.tracker:
             yield made
+
+
+@pytest.fixture
+def route() -> Iterator[Make]:
+    made: list[Route] = []
+
+    def make(*cuts: int, **options: Any) -> Route:
+        made.append(Route(*cuts, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

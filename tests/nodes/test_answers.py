@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from nodes.answers import answer_now, answer_of, json_answer, step_answer
+from nodes.answers import answer_now, answer_of, json_answer, read_sampled, step_answer
+from nodes.drafts import MAX_DRAFTS
 from nodes.engine import EngineError, StepResult
+from nodes.sampling import Sampled, TokenLogprobs
 from nodes.sessions import Busy, Missing, Stale
 from relay import headers as names
 from relay import wire
@@ -37,6 +39,33 @@ def test_the_tail_answers_ids_as_json(ids: tuple[int, ...]) -> None:
 
     assert json.loads(answer.body) == {"token_ids": list(ids)}
     assert answer.headers["content-type"] == "application/json"
+
+
+def test_what_a_tail_answers_is_read_again() -> None:
+    for logprobs in (None, (TokenLogprobs(-0.5, ((3, -0.25), (4, -1.5))), TokenLogprobs(-2.0))):
+        answer = step_answer(StepResult(None, (7, 8), 0, 0, logprobs), "r1", "bfloat16", is_tail=True)
+        expected = [Sampled(token_id, logprobs and logprobs[index]) for index, token_id in enumerate((7, 8))]
+        assert read_sampled(answer.body) == expected
+        assert answer.headers[names.DRAFTS] == str(MAX_DRAFTS)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"token_ids":7}',
+        b'{"token_ids":[7],"logprobs":null}',
+        b'{"token_ids":[7],"logprobs":[]}',
+        b'{"token_ids":[7],"logprobs":[[-1.0]]}',
+        b'{"token_ids":[7],"logprobs":[["x",[]]]}',
+        b'{"token_ids":[7],"logprobs":[[NaN,[]]]}',
+        b'{"token_ids":[7],"logprobs":[[-1.0,[[-3,-1.0]]]]}',
+    ],
+)
+def test_what_no_tail_answers_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_sampled(body)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,21 @@ def test_what_is_asked_for_is_taken() -> None:
     assert (request.sampling.temperature, request.sampling.top_p, request.sampling.seed) == (0.0, 0.5, -3)
 
 
+def test_what_changes_the_choice_is_taken_and_a_bias_of_nothing_left_out() -> None:
+    asked: dict[str, Any] = {
+        "top_k": 40,
+        "min_p": 0.05,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -1,
+        "repetition_penalty": 1.1,
+    }
+    sampling = read(**asked, logit_bias={"7": -100, "8": 0, "9": 1.23456}, top_logprobs=2).sampling
+
+    assert {name: getattr(sampling, name) for name in asked} == asked
+    assert sampling.logit_bias == ((7, -100), (9, 1.235))
+    assert sampling.top_logprobs == 2
+
+
 def test_one_stop_string_may_come_alone() -> None:
     assert read(stop="end").stops == ("end",)
 
@@ -69,6 +84,17 @@ def test_one_stop_string_may_come_alone() -> None:
         ("temperature", "hot"),
         ("temperature", True),
         ("top_p", 1.1),
+        ("top_k", -1),
+        ("min_p", 2),
+        ("frequency_penalty", 3),
+        ("presence_penalty", "1"),
+        ("repetition_penalty", 0),
+        ("logit_bias", [1]),
+        ("logit_bias", {"x": 1}),
+        ("logit_bias", {"1": "a"}),
+        ("logit_bias", {"1": 101}),
+        ("logit_bias", {str(number): 1 for number in range(301)}),
+        ("top_logprobs", 21),
         ("seed", 2**63),
         ("seed", 1.0),
         ("stop", 7),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from nodes.draws import gumbel, nucleus
-from nodes.sampling import GREEDY, Sampling, SamplingError, sample
+from nodes.sampling import GREEDY, Sampling, SamplingError, TokenLogprobs, sample, verify
 
 LOGITS = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
 
@@ -148,6 +150,128 @@ def test_a_parameter_out_of_range_is_refused_by_name(fields: dict[str, object], 
 def test_what_is_not_sampling_is_refused(text: str) -> None:
     with pytest.raises(SamplingError):
         Sampling.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"top_k": -1}, "top_k"),
+        ({"top_k": 1.5}, "top_k"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty"),
+        ({"presence_penalty": "1"}, "presence_penalty"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logit_bias": [5]}, "logit_bias"),
+        ({"logit_bias": [5, 101]}, "logit_bias"),
+        ({"logit_bias": [-5, 1]}, "logit_bias"),
+        ({"logit_bias": [5.0, 1]}, "logit_bias"),
+        ({"logit_bias": [5, None]}, "logit_bias"),
+        ({"logit_bias": [5, 1, 5, 2]}, "logit_bias"),
+        ({"logit_bias": [number // 2 for number in range(602)]}, "logit_bias"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": True}, "top_logprobs"),
+        ({"prompt_tokens": -1}, "prompt_tokens"),
+        ({"beams": 4}, "beams"),
+    ],
+)
+def test_what_came_by_the_wire_is_checked_by_name(fields: dict[str, object], named: str) -> None:
+    with pytest.raises(SamplingError, match=named):
+        Sampling.from_json(json.dumps({"temperature": 1, "top_p": 1, "seed": 1} | fields))
+
+
+def test_all_that_can_be_asked_for_comes_back_from_json() -> None:
+    sampling = Sampling(0.5, 0.9, 3, 40, 0.05, 0.5, -0.5, 1.1, ((7, -100), (9, 1.5)), 5, 12)
+    assert Sampling.from_json(sampling.to_json()) == sampling
+    assert '"logit_bias":[7,-100,9,1.5]' in sampling.to_json()
+
+
+def choice(sampling: Sampling, before: list[int] | None = None, logits: torch.Tensor = LOGITS) -> int:
+    return sample(logits, sampling, 3, before or [])
+
+
+def test_a_bias_bans_a_token_or_makes_it_the_only_one() -> None:
+    assert choice(replace(GREEDY, logit_bias=((0, -100.0),))) == 1
+    assert choice(replace(GREEDY, logit_bias=((4, 100.0),))) == 4
+    assert frequencies(LOGITS, replace(warm(), logit_bias=((0, -100.0),)), 500)[0] == 0
+    with pytest.raises(SamplingError, match="logit_bias names token 5"):
+        choice(replace(GREEDY, logit_bias=((5, 1.0),)))
+
+
+def test_presence_and_frequency_count_the_answer_and_not_the_prompt() -> None:
+    logits = torch.tensor([3.0, 2.0, 1.0])
+    presence = replace(GREEDY, presence_penalty=1.5, prompt_tokens=2)
+    assert choice(presence, [0, 0], logits) == 0
+    assert choice(presence, [0, 0, 0], logits) == 1
+    frequency = replace(GREEDY, frequency_penalty=0.6, prompt_tokens=1)
+    assert choice(frequency, [0, 0], logits) == 0
+    assert choice(frequency, [0, 0, 0], logits) == 1
+    assert choice(replace(GREEDY, frequency_penalty=-2.0), [2, 2], logits) == 2
+
+
+def test_a_repetition_penalty_is_transformers() -> None:
+    logits = torch.randn(200, generator=torch.Generator().manual_seed(1))
+    before = [3, 5, 5, 150, 199]
+    for penalty in (0.7, 1.3, 5.0):
+        theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([before]), logits.clone().unsqueeze(0))[0]
+        assert choice(replace(GREEDY, repetition_penalty=penalty), before, logits) == int(theirs.argmax())
+        sampling = replace(warm(), repetition_penalty=penalty)
+        assert [sample(logits, sampling, n, before) for n in range(50)] == [
+            sample(theirs, warm(), n) for n in range(50)
+        ]
+
+
+def test_logits_are_left_as_they_were() -> None:
+    logits = LOGITS.clone()
+    choice(replace(GREEDY, presence_penalty=1.0, repetition_penalty=2.0, logit_bias=((0, -5.0),)), [0, 1], logits)
+    assert torch.equal(logits, LOGITS)
+
+
+def test_log_probabilities_are_the_models_own_whatever_changes_the_choice() -> None:
+    changed = Sampling(0.5, 0.1, 1, logit_bias=((3, 100.0),), top_logprobs=2)
+    [sampled] = verify(LOGITS.unsqueeze(0), changed, 0, [])
+    assert sampled.token_id == 3
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.logprob == pytest.approx(math.log(0.07), abs=1e-6)
+    assert [token_id for token_id, _ in sampled.logprobs.top] == [0, 1]
+    assert [value for _, value in sampled.logprobs.top] == pytest.approx([math.log(0.5), math.log(0.25)], abs=1e-6)
+
+
+def test_more_log_probabilities_than_tokens_are_all_and_what_cannot_come_has_a_number() -> None:
+    logits = torch.tensor([[0.0, -math.inf, 0.0]])
+    [sampled] = verify(logits, replace(GREEDY, top_logprobs=20), 0, [])
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.top[-1] == (1, -9999.0)
+    assert [token_id for token_id, _ in sampled.logprobs.top] == [0, 2, 1]
+    assert verify(logits, replace(GREEDY, top_logprobs=0), 0, [])[0].logprobs == TokenLogprobs(math.log(0.5))
+
+
+ASKED = [GREEDY, warm(), replace(warm(0.6), top_k=5, repetition_penalty=1.4, frequency_penalty=0.3, prompt_tokens=2)]
+
+
+@pytest.mark.parametrize("sampling", ASKED, ids=["greedy", "warm", "penalised"])
+@pytest.mark.parametrize("num_right", [0, 1, 3])
+def test_drafts_are_accepted_up_to_the_first_that_would_not_have_been_chosen(
+    sampling: Sampling, num_right: int
+) -> None:
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(5)) * 2
+    before = [1, 2, 3]
+    right: list[int] = []
+    for row in logits:
+        right.append(sample(row, sampling, len(before) + len(right), before + right))
+    drafts = [*right[:num_right], *((token_id + 1) % 50 for token_id in right[num_right:3])]
+
+    found = verify(logits, sampling, len(before), before + drafts, drafts)
+
+    assert [one.token_id for one in found] == right[: num_right + 1]
+
+
+def test_logits_after_a_draft_that_was_wrong_are_not_looked_at() -> None:
+    logits = torch.stack([LOGITS, torch.full((5,), math.nan)])
+    assert [one.token_id for one in verify(logits, GREEDY, 3, [1, 2, 3, 4], [4])] == [0]
+    with pytest.raises(SamplingError, match="not numbers"):
+        verify(logits, GREEDY, 3, [1, 2, 3, 0], [0])
 
 
 DRAWS = [42153, 1935, 42692, 49894, 26828, 24805, 952, 43220, 43552, 40077, 17536, 46811]

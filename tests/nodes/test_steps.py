@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_step_becomes_what_the_engine_works_on() -> None:
     assert torch.equal(step.hidden, HIDDEN)
 
 
+def test_a_step_says_how_many_of_its_tokens_are_guesses() -> None:
+    assert read().num_drafts == 0
+    assert read(drafts="2").num_drafts == 2
+    assert read(drafts="2", end_layer="5", tokens=None, sampling=None).num_drafts == 2
+
+
+def test_biases_are_of_tokens_that_there_are() -> None:
+    assert read(sampling=replace(SAMPLING, logit_bias=((99, 1.0),)).to_json()).sampling
+    with pytest.raises(WireError, match="x-meshnet-sampling"):
+        read(sampling=replace(SAMPLING, logit_bias=((100, 1.0),)).to_json())
+
+
 def test_a_hop_in_the_middle_needs_no_tokens() -> None:
     step = read(end_layer="5", tokens=None, sampling=None)
 
@@ -96,6 +109,9 @@ def test_a_missing_header_is_named(name: str) -> None:
         ("tokens", "5,6,"),
         ("tokens", "5,6,100"),
         ("tokens", "5,6,x"),
+        ("drafts", "3"),
+        ("drafts", "-1"),
+        ("drafts", "x"),
         ("sampling", "{}"),
         ("sampling", "["),
         ("sampling", '{"temperature":-1,"top_p":1,"seed":0}'),

@@ -224,6 +224,17 @@ def test_no_more_tokens_are_sampled_than_the_ticket_allows(tail: TicketBook, sig
     assert "used up" in refused(tail.spend, ticket.session, 13).message
 
 
+def test_drafts_count_as_the_tokens_that_may_come_of_them(tail: TicketBook, signer: Signer) -> None:
+    ticket, headers = signed(signer, max_tokens=5)
+    step(tail, ticket, headers)
+    tail.spend(ticket.session, 10)  # the first token
+    tail.spend(ticket.session, 11, num_drafts=3)  # up to four more
+    tail.spend(ticket.session, 12, num_drafts=2)
+
+    assert "used up" in refused(tail.spend, ticket.session, 11, 4).message
+    assert "used up" in refused(tail.spend, ticket.session, 13, 2).message
+
+
 def test_it_keeps_a_bounded_number_of_sessions(
     tail: TicketBook, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,3 +143,42 @@ def test_the_first_token_may_be_the_last(tokenizer: Tokenizer) -> None:
 
     assert written.choices == [{"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": ""}}]
     assert written.events[0]["meshnet"] == {"ids": [EOS], "position": 3, "prompt_ids": PROMPT}
+
+
+def entries(written: Written) -> list[dict[str, Any]]:
+    return [one for event in written.events for one in event["meshnet"].get("logprobs", [])]
+
+
+def test_each_token_of_the_text_has_its_log_probability_and_offset(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, FAMILY)
+    written = Written(tokenizer, [*ids, EOS], has_logprobs=True)
+
+    told = entries(written)
+    assert b"".join(bytes(one["bytes"]) for one in told) == FAMILY.encode()
+    assert [one["logprob"] for one in told] == [-token_id / 8 for token_id in ids]  # and none of the end
+    assert [one["offset"] for one in told[:5]] == [0, 0, 0, 0, 1]  # four bytes of the first character
+    assert told[0]["top"][0]["logprob"] == -0.5
+    assert [len(event["meshnet"]["ids"]) for event in written.events[:-1]] == [
+        len(event["meshnet"]["logprobs"]) for event in written.events[:-1]
+    ]
+
+
+def test_what_a_stop_string_cuts_off_has_no_log_probability(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "The quick brown fox jumps")
+    written = Written(tokenizer, ids, stops=("own fox",), has_logprobs=True)
+
+    told = entries(written)
+    assert written.text == "The quick br"
+    assert max(one["offset"] for one in told) < len(written.text)
+    assert b"".join(bytes(one["bytes"]) for one in told).startswith(b"The quick br")
+
+
+def test_a_held_beginning_of_a_stop_string_keeps_its_log_probabilities(tokenizer: Tokenizer) -> None:
+    ids = ids_of(tokenizer, "The quick brown f")
+    written = Written(tokenizer, ids, stops=("own fox",), max_tokens=len(ids), has_logprobs=True)
+
+    assert "".join(one["token"] for one in entries(written)) == written.text
+
+
+def test_nobody_is_told_what_was_not_asked_for(tokenizer: Tokenizer) -> None:
+    assert not entries(Written(tokenizer, ids_of(tokenizer, "ab")))

@@ -6,7 +6,6 @@ with the fingerprint of what was downloaded. Nothing is done when it is there.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,20 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 from django.conf import settings
 
+from nodes.locks import locked
+
 Say = Callable[[str], object]  # takes a line about what is going on
 
 _DOWNLOAD_DEADLINE_S = 1800
-_LOCK_DEADLINE_S = _DOWNLOAD_DEADLINE_S + 900
+_LOCK_PATIENCE_S = _DOWNLOAD_DEADLINE_S + 900
 _STDERR = 2  # results go to standard output; pip's progress bar isn't one
 
 
@@ -70,7 +69,7 @@ def ensure(name: str, say: Say = silent) -> Path:
     if name not in ENTRIES:
         raise CatalogError(f"{name} isn't in the catalogue; {', '.join(sorted(ENTRIES))} is")
     folder = cache_dir() / "models" / name
-    with locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock"), _LOCK_PATIENCE_S):
         if not (folder / "meshnet.json").exists():
             _make(ENTRIES[name], folder, say)
     return folder
@@ -133,28 +132,6 @@ def _convert(gguf: Path, folder: Path) -> None:
 def _sha256(file: Path) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@contextmanager
-def locked(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """One process makes a model while others wait for it. `waiting` is called meanwhile, and may raise to end it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + _LOCK_DEADLINE_S
-    with open(path, "w") as file:
-        while not _try_lock(file.fileno()):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"another process has held {path} for {_LOCK_DEADLINE_S} s; end it and try again")
-            waiting()
-            time.sleep(0.2)
-        yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -7,13 +7,14 @@ those tensors alone that the model has room for. So a shard is read and nothing 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Mapping
+from pathlib import Path
 from types import EllipsisType
 
 import torch
 
+from nodes.layout import Tensor
 from nodes.tensors import TensorFile
-from nodes.weights import ModelFolder
 
 
 class LazyTensor:
@@ -27,10 +28,10 @@ class LazyTensor:
 
 
 class Checkpoint:
-    """The tensors of a folder, to be read. A context. `num_bytes_read` counts data, not headers."""
+    """Tensors of a folder, to be read. A context. `num_bytes_read` counts data, not headers."""
 
-    def __init__(self, folder: ModelFolder) -> None:
-        self._folder = folder
+    def __init__(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        self._path, self._tensors = path, tensors
         self._files: dict[str, TensorFile] = {}
         self._reading = threading.Lock()  # transformers reads from several threads
 
@@ -41,19 +42,16 @@ class Checkpoint:
         for file in self._files.values():
             file.__exit__(*exc)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._folder.tensors)
-
     @property
     def num_bytes_read(self) -> int:
         return sum(file.num_bytes_read for file in self._files.values())
 
     def state_dict(self) -> dict[str, LazyTensor]:
-        return {name: LazyTensor(self, name) for name in self}
+        return {name: LazyTensor(self, name) for name in self._tensors}
 
     def read(self, name: str) -> torch.Tensor:
-        file = self._folder.tensors[name].file
+        file = self._tensors[name].file
         with self._reading:
             if file not in self._files:
-                self._files[file] = TensorFile(self._folder.path / file)
+                self._files[file] = TensorFile(self._path / file)
             return self._files[file].read(name)

@@ -29,6 +29,10 @@ Result = TypeVar("Result")
 Tick = Callable[[int], None]  # so many bytes more have come, perhaps none; may raise to end the work
 
 
+def no_tick(_count: int) -> None:
+    """A Tick that tells nobody."""
+
+
 class HubUnreachable(OSError):
     """The hub doesn't answer, or only with "later", for long enough to give up. What has come is kept."""
 
@@ -44,7 +48,7 @@ class Patience:
         self._since = time.monotonic()
         self._backoff.reset()
 
-    def repeat(self, attempt: Callable[[], Result], tick: Tick = lambda count: None) -> Result:
+    def repeat(self, attempt: Callable[[], Result], tick: Tick = no_tick) -> Result:
         """Raises HubUnreachable, and whatever else the attempt or `tick` raises."""
         self.progress()
         while True:
@@ -71,13 +75,13 @@ class Fetcher:
     def __init__(self, hub: Hub, listing: Listing, patience: Patience | None = None) -> None:
         self._hub, self._listing, self._patience = hub, listing, patience or Patience()
 
-    def read(self, name: str) -> bytes:
+    def read(self, name: str, tick: Tick = no_tick) -> bytes:
         """All of a small file, its hash checked where the hub lists one. Raises ModelError, HubUnreachable."""
-        data = self._patience.repeat(lambda: self._hub.read(self._listing, name))
+        data = self._patience.repeat(lambda: self._hub.read(self._listing, name), tick)
         _check_hash(name, self._listing.files[name], data)
         return data
 
-    def fill(self, file: SparseFile, spans: Iterable[Span], tick: Tick = lambda count: None) -> None:
+    def fill(self, file: SparseFile, spans: Iterable[Span], tick: Tick = no_tick) -> None:
         """Fetches what the file lacks of these spans, one request for each run of bytes.
 
         Raises ModelError, HubUnreachable, OSError and what `tick` raises; what has come by then stays in the file.

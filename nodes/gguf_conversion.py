@@ -29,9 +29,9 @@ def is_written(target: Path, tensors: Sequence[Named]) -> bool:
         return stream.read(len(header)) == header
 
 
-def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callable[[int], object]) -> None:
-    """`count` is told the bytes read, slice by slice. Raises ModelError, OSError, and what `count` raises."""
-    partial = target.with_name(f".{target.name}.part")  # one writer: the caller holds the folder's lock
+def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callable[[int], object]) -> int:
+    """The bytes that were read; `count` is told of each slice's. Raises ModelError, OSError and what `count` raises."""
+    partial = _partial(target)  # one writer: the caller holds the file's lock
     try:
         with TensorReader(file) as reader, partial.open("wb") as stream:
             stream.write(_header(tensors))
@@ -42,8 +42,19 @@ def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callabl
             stream.flush()
             os.fsync(stream.fileno())  # else a power cut could leave a file of the right size without its data
         os.replace(partial, target)
+        return reader.num_bytes_read
     finally:
         partial.unlink(missing_ok=True)
+
+
+def num_bytes_so_far(target: Path) -> int:
+    """Of a file that somebody is writing."""
+    partial = _partial(target)
+    return partial.stat().st_size if partial.exists() else 0
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.part")
 
 
 def _slices(

@@ -20,6 +20,8 @@ from nodes.gguf import GgufFile
 from nodes.weights import ModelError
 
 _CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5  # values of tokenizer.ggml.token_type
+_HINT = "; give --tokenizer a folder with the model's own tokenizer"
+
 # How control tokens that end a turn or a text are spelled, for files that don't say which of theirs do.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>")
 
@@ -116,9 +118,6 @@ class _Vocabulary:
         return sorted(told | spelled)
 
 
-_HINT = "; give --tokenizer a folder with the model's own tokenizer"
-
-
 def _rules(file: GgufFile) -> Rules:
     model, name = (file.metadata.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
     if model != "gpt2":
@@ -130,7 +129,7 @@ def _rules(file: GgufFile) -> Rules:
 
 
 def _build(file: GgufFile, vocabulary: _Vocabulary, rules: Rules) -> Tokenizer:
-    merges = [tuple(merge.split(" ", 1)) for merge in file.array("tokenizer.ggml.merges")]
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in file.array("tokenizer.ggml.merges"))]
     try:
         model = models.BPE(vocabulary.ids(), merges, ignore_merges=rules.whole_words_first)
     except Exception as error:  # the package raises no narrower one

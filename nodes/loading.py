@@ -41,9 +41,13 @@ class Loading:
         if self._bar is not None:
             self._bar.close()
 
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+    def check(self, _count: int = 0) -> None:
+        """For what waits and has no figures yet."""
         if self._stopping.is_set():
             raise Stopped
+
+    def __call__(self, done_bytes: int, total_bytes: int) -> None:
+        self.check()
         self._seen = (done_bytes, total_bytes)
         if self._stream.isatty():
             self._draw(done_bytes, total_bytes)

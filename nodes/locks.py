@@ -27,7 +27,7 @@ def locked(path: Path, patience_s: float, sign: Callable[[], object] = lambda: N
         while not _is_ours(file.fileno()):
             if (now := sign()) != seen:
                 seen, since = now, time.monotonic()
-            if time.monotonic() - since > patience_s:
+            elif time.monotonic() - since > patience_s:
                 raise LockTimeout(f"another process has held {path} for {patience_s:.0f} s and doesn't get on; end it")
             time.sleep(LOOK_EVERY_S)
         yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from relay.headers import DTYPE_BYTES
 CACHE_SHARE = 0.5  # of what is left beside the weights; the rest is for activations and other programs
 MAX_CACHED_TOKENS = 1_000_000
 LEAST_CACHED_TOKENS = 256
+INT8_BYTES, INT4_BYTES = 1.01, 0.625  # a number of a quantized matrix, with its part of what its row or group shares
 WORKING_BYTES = 200_000_000  # Python, torch, tokenizer
 
 
@@ -24,21 +27,60 @@ def available_bytes(root: Path = Path("/")) -> int:
 
 
 def cache_bytes_per_token(config: Any, num_layers: int, dtype: str) -> int:
+    return num_layers * _cached_numbers(config) * DTYPE_BYTES[dtype]
+
+
+def _cached_numbers(config: Any) -> int:
+    """What one layer keeps of one token: keys and values, or the latent that both are made from."""
+    if latent := getattr(config, "kv_lora_rank", None):
+        return int(latent + config.qk_rope_head_dim)
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(2 * num_layers * heads * head_width * DTYPE_BYTES[dtype])
+    return int(2 * heads * head_width)
 
 
-def room_for_tokens(num_elements: int, dtype: str, bytes_per_token: int, available: int) -> int:
-    """Tokens that caches may hold beside weights of so many numbers. Raises DoesNotFit."""
+def weight_bytes(elements: Mapping[str, int], dtype: str, weights: str) -> int:
+    """Of a shard whose tensors, by name, have so many numbers. Embedding and head never have fewer than eight bits."""
+    return sum(math.ceil(count * _bytes_each(name, dtype, weights)) for name, count in elements.items())
+
+
+def _bytes_each(name: str, dtype: str, weights: str) -> float:
+    if weights == "dense" or ".experts." in name:  # which stay dense
+        return DTYPE_BYTES[dtype]
+    return INT4_BYTES if weights == "int4" and ".layers." in name else INT8_BYTES
+
+
+def room_for_tokens(
+    weight_bytes: int,
+    dtype: str,
+    bytes_per_token: int,
+    available: int,
+    weights: str = "dense",
+    asked: int | None = None,
+) -> int:
+    """Tokens that caches may hold beside the weights: a share of what is left, or as many as were asked for. Raises
+    DoesNotFit."""
     if not available:
-        return MAX_CACHED_TOKENS
-    needed = num_elements * DTYPE_BYTES[dtype] + WORKING_BYTES
+        return asked or MAX_CACHED_TOKENS
+    needed = weight_bytes + WORKING_BYTES
+    if asked:
+        return _asked_tokens(asked, int(max(0, available - needed) / bytes_per_token))
     tokens = int(max(0, available - needed) * CACHE_SHARE / bytes_per_token)
     if tokens < LEAST_CACHED_TOKENS:
         least = needed + LEAST_CACHED_TOKENS * bytes_per_token / CACHE_SHARE
-        raise DoesNotFit(f"need {_gib(least)} of memory in {dtype}, and {_gib(available)} are free; take fewer layers")
+        raise DoesNotFit(f"need {_gib(least)} of memory in {dtype}, and {_gib(available)} are free; {_advice(weights)}")
     return min(tokens, MAX_CACHED_TOKENS)
+
+
+def _advice(weights: str) -> str:
+    return "take fewer layers" if weights == "int4" else "take fewer layers, or --weights int4"
+
+
+def _asked_tokens(asked: int, most: int) -> int:
+    """Whoever names a number may take all that the weights leave."""
+    if asked > most:
+        raise DoesNotFit(f"leave room for {most} tokens in caches; --max-kv-tokens {asked} is more: lower it")
+    return asked
 
 
 def _available(meminfo: Path) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from nodes import experts, packed_modules
 from nodes import rows as row_caches
 from nodes.activations import DTYPES
 from nodes.cache import HopCache
@@ -142,42 +143,55 @@ def load(
     config = copy.deepcopy(folder.config)
     if end_layer < folder.num_layers:
         config.tie_word_embeddings = False  # there is no head to tie
+    tensors = folder.tensors_of(start_layer, end_layer)
     shard_class = cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
-    with _LOADING, _progress_bars(progress):
-        model, loaded = _read(shard_class, folder, config, dtype)
-    _refuse_unless_complete(folder, model, loaded)
+    if weights != "dense":
+        shard_class = packed_modules.packed_class(shard_class, weights, DTYPES[dtype])
+    try:
+        experts.check(tensors, [*folder.tensors, *folder.absent])
+        with _LOADING, _progress_bars(progress), _reading(weights), Checkpoint(folder.path, tensors) as checkpoint:
+            model, loaded = _read(shard_class, checkpoint, config, dtype)
+        if weights != "dense":
+            packed_modules.finish(model)
+        _refuse_unless_complete(model, loaded)
+    except (OSError, ValueError, RuntimeError, ModelError) as error:
+        raise ModelError(f"{folder.path} can't be loaded: {error}") from error
     return ModuleShard(model, start_layer, end_layer, dtype, weights)
 
 
-def _read(shard_class: Any, folder: ModelFolder, config: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
+def _read(shard_class: Any, checkpoint: Checkpoint, config: Any, dtype: str) -> tuple[Any, dict[str, Any]]:
     attention = row_caches.SDPA if shard_class._supports_sdpa else row_caches.EAGER
-    try:
-        with Checkpoint(folder) as checkpoint:
-            model, loaded = shard_class.from_pretrained(
-                None,
-                config=config,
-                state_dict=checkpoint.state_dict(),
-                dtype=DTYPES[dtype],
-                attn_implementation=attention,
-                ignore_mismatched_sizes=True,  # they are reported, and refused below by name
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"{folder.path} can't be loaded: {error}") from error
+    model, loaded = shard_class.from_pretrained(
+        None,
+        config=config,
+        state_dict=checkpoint.state_dict(),
+        dtype=DTYPES[dtype],
+        attn_implementation=attention,
+        ignore_mismatched_sizes=True,  # they are reported, and refused below by name
+        output_loading_info=True,
+    )
     return model.eval().requires_grad_(False), loaded
 
 
-def _refuse_unless_complete(folder: ModelFolder, model: Any, loaded: dict[str, Any]) -> None:
+def _refuse_unless_complete(model: Any, loaded: dict[str, Any]) -> None:
     """transformers fills what it doesn't find with random numbers; a node must not serve those."""
     missing = sorted(loaded.get("missing_keys", ()))
-    mismatched = sorted(str(key) for key in loaded.get("mismatched_keys", ()))
+    mismatched = [_shapes(*key) for key in sorted(loaded.get("mismatched_keys", ()))]
     named = [*model.named_parameters(), *model.named_buffers()]
     on_meta = sorted(name for name, tensor in named if tensor.device.type == "meta")
     for names, fault in ((missing, "missing"), (mismatched, "of another shape"), (on_meta, "not loaded")):
         if names:
-            raise ModelError(f"{folder.path}: tensor {', '.join(names[:3])} {fault} ({len(names)} in all)")
+            raise ModelError(f"tensor {', '.join(names[:3])} {fault} ({len(names)} in all)")
     if errors := loaded.get("error_msgs"):
-        raise ModelError(f"{folder.path} can't be loaded: {errors[0]}")
+        raise ModelError(str(errors[0]))
+
+
+def _shapes(name: str, found: Sequence[int], wanted: Sequence[int]) -> str:
+    return f"{name} {list(found)} instead of {list(wanted)}"
+
+
+def _reading(weights: str) -> AbstractContextManager[None]:
+    return nullcontext() if weights == "dense" else packed_modules.one_by_one()
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from nodes.drafts import DEFAULT_DRAFTS, MAX_DRAFTS
 from nodes.state import default_folder
+from nodes.threads import usable_cores
 from relay.wire import PING_S, WIRE_VERSIONS
 
 WEIGHTS = ("dense", "int8", "int4")
@@ -60,7 +60,7 @@ def read_options(
     relay_ping_s: float = PING_S,
 ) -> NodeOptions:
     """Raises UsageError."""
-    start_layer, end_layer = _layers(options["layers"])
+    start_layer, end_layer = read_layers(options["layers"])
     if options["no_relay"] and not options["listen"]:
         raise UsageError("--no-relay needs --listen: nobody could reach the node")
     name = options["name"] or re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "node"
@@ -103,7 +103,8 @@ def _tracker(text: str) -> str:
     return text.rstrip("/")
 
 
-def _layers(text: str) -> tuple[int, int]:
+def read_layers(text: str) -> tuple[int, int]:
+    """Raises UsageError."""
     found = _LAYERS.fullmatch(text)
     if not found or not int(found[1]) < int(found[2]):
         raise UsageError(f"--layers {text!r}: must be like 0:12, which is layers 0 to 11")
@@ -154,9 +155,8 @@ def _max_drafts(text: str) -> int:
 
 
 def _threads(asked: int | None) -> int:
-    """One core stays free for the threads that talk: computing on every core of a busy machine is far slower."""
     if asked is None:
-        return max(1, len(os.sched_getaffinity(0)) - 1)
+        return usable_cores().num_threads
     if asked < 1:
         raise UsageError(f"--threads {asked}: at least one")
     return asked

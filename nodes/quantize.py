@@ -83,7 +83,7 @@ def to_int4(weight: torch.Tensor) -> Int4Matrix:
     packed = torch.empty(num_blocks, columns, layout.block // 2, dtype=torch.uint8)
     scales_and_zeros = torch.zeros(columns // GROUP, num_blocks * layout.block, 2, dtype=torch.bfloat16)
     for rows in _tiles(weight, layout.block):
-        dense = weight[rows].float().unflatten(1, (-1, GROUP))
+        dense = weight[rows].float().view(-1, columns // GROUP, GROUP)
         values, scale, zero = _in_groups(dense)
         error._count(dense, values.sub(8).mul_(scale).add_(zero))
         scales_and_zeros[:, rows] = torch.cat((scale, zero), 2).transpose(0, 1).to(torch.bfloat16)
@@ -112,14 +112,14 @@ def int4_rows(matrix: Int4Matrix, rows: torch.Tensor) -> torch.Tensor:
     byte, half = layout.place(rows % layout.block)
     values = (matrix.packed[rows // layout.block, :, byte] >> (4 * half).unsqueeze(1).to(torch.uint8)) & 15
     scale, zero = matrix.scales_and_zeros[:, rows].float().transpose(0, 1).unsqueeze(2).unbind(3)
-    return values.float().unflatten(1, (-1, GROUP)).sub_(8).mul_(scale).add_(zero).flatten(1)
+    return values.float().view(len(rows), -1, GROUP).sub_(8).mul_(scale).add_(zero).flatten(1)
 
 
 def unpack_int4(matrix: Int4Matrix, blocks: slice, out: torch.Tensor) -> None:
     """Writes the blocks' rows as columns of `out`: [columns, packed rows], bfloat16."""
     layout = int4_layout()
     packed, count = matrix.packed[blocks], out.shape[1] // layout.block
-    scale, zero = matrix.scales_and_zeros.unflatten(1, (-1, layout.block))[:, blocks].float().unbind(3)
+    scale, zero = matrix.scales_and_zeros.view(-1, len(matrix.packed), layout.block, 2)[:, blocks].float().unbind(3)
     zero.sub_(scale, alpha=8)
     num_columns = max(GROUP, _TILE_ELEMENTS // out.shape[1] // GROUP * GROUP)
     for start in range(0, len(out), num_columns):
@@ -127,11 +127,11 @@ def unpack_int4(matrix: Int4Matrix, blocks: slice, out: torch.Tensor) -> None:
         groups = slice(start // GROUP, (start + num_columns) // GROUP)
         part = packed[:, columns].transpose(0, 1)  # [columns, blocks, half a block]
         for half, values in enumerate((part & 15, part >> 4)):
-            numbers = values.float().unflatten(0, (-1, GROUP))
+            numbers = values.float().view(-1, GROUP, count, layout.block // 2)
             halves = (layout.half(of[groups], half).unsqueeze(1) for of in (zero, scale))
             low, step = halves
             torch.addcmul(low, numbers, step, out=numbers)
-            layout.half(out[columns].unflatten(1, (count, layout.block)), half).copy_(numbers.flatten(0, 1))
+            layout.half(out[columns].view(-1, count, layout.block), half).copy_(numbers.flatten(0, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Int4Layout:
         """Of [..., block] those rows whose values are in the bytes' lower (0) or upper (1) halves."""
         if self.has_neighbours:
             return rows[..., half::2]
-        return rows.unflatten(-1, (2, -1))[..., half, :]
+        return rows[..., half * self.block // 2 :][..., : self.block // 2]
 
     def place(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The byte, and its half, in which a row of a block is."""

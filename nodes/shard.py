@@ -6,6 +6,7 @@ Two executors keep one contract. `modules.py` runs transformers' own modules: ev
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from typing import Any, Protocol
 import torch
 
 from nodes.activations import DTYPES
-from nodes.options import EXECUTORS
+from nodes.options import EXECUTORS, WEIGHTS
+from nodes.packed import measured
 from nodes.weights import ModelError, ModelFolder
+
+logger = logging.getLogger(__name__)
 
 
 class ShardCache(Protocol):
@@ -99,5 +103,11 @@ def load_shard(
     if executor not in EXECUTORS:
         raise ModelError(f"executor must be one of {', '.join(EXECUTORS)}; it is {executor!r}")
     is_lean = executor == "lean" or (executor == "auto" and lean.covers(folder.config))
+    if weights not in WEIGHTS:
+        raise ModelError(f"weights must be one of {', '.join(WEIGHTS)}; they are {weights!r}")
     load = lean.load if is_lean else modules.load
-    return load(folder, start_layer, end_layer, dtype, weights, progress)
+    with measured() as total:
+        shard = load(folder, start_layer, end_layer, dtype, weights, progress)
+    if weights != "dense":
+        logger.info("Weights in %s are %.1f %% from the dense ones, root mean square", weights, 100 * total.relative)
+    return shard

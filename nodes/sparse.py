@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from nodes import catalog
 from nodes.spans import Span, merged, without
 
 RECORDS = ".filled"  # the folder of the records, beside the files
-RECORD_EVERY_BYTES = 64 << 20
+RECORD_EVERY_BYTES, RECORD_EVERY_S = 64 << 20, 5.0  # what kill -9 costs, at most
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class SparseFile:
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
         self.known = Record()
-        self._num_unrecorded = 0
+        self._num_unrecorded, self._recorded_at = 0, time.monotonic()
         self._descriptor = -1
 
     def __enter__(self) -> SparseFile:
@@ -78,7 +79,8 @@ class SparseFile:
             view, at = view[count:], at + count
         self.known = replace(self.known, filled=merged([*self.known.filled, (start, at)]))
         self._num_unrecorded += len(data)
-        if self._num_unrecorded >= RECORD_EVERY_BYTES:
+        is_time = time.monotonic() - self._recorded_at >= RECORD_EVERY_S
+        if is_time or self._num_unrecorded >= RECORD_EVERY_BYTES:
             self.record()
 
     def came_with(self, etag: str) -> None:
@@ -92,7 +94,7 @@ class SparseFile:
         """The record never names bytes that the disk may yet lose."""
         os.fdatasync(self._descriptor)
         catalog.write_atomically(_record_of(self.path), json.dumps({"size": self.size, **asdict(self.known)}).encode())
-        self._num_unrecorded = 0
+        self._num_unrecorded, self._recorded_at = 0, time.monotonic()
 
     def forget(self) -> None:
         """Makes it empty: what it holds is of another file, or isn't known."""

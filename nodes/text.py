@@ -32,14 +32,18 @@ class Tokenizer:
         self._tokenizer, self.eos_ids = tokenizer, frozenset(eos_ids)
 
     @classmethod
-    def load(cls, folder: ModelFolder | Path) -> Tokenizer:
-        """Raises ModelError."""
-        path = folder.tokenizer_path() if isinstance(folder, ModelFolder) else folder
+    def load(cls, folder: ModelFolder | Path, instead: Path | None = None) -> Tokenizer:
+        """The model's, or in its place that of another folder, which must be of this model. Raises ModelError."""
+        path = instead or (folder.tokenizer_path() if isinstance(folder, ModelFolder) else folder)
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{path} has no tokenizer that can be used: {error}") from error
-        return cls(tokenizer, _eos_ids(path, tokenizer))
+        eos_ids = _eos_ids(path, tokenizer)
+        if instead and isinstance(folder, ModelFolder):
+            _refuse_unless_it_fits(tokenizer, path, folder)
+            eos_ids |= _eos_ids(folder.path, tokenizer)
+        return cls(tokenizer, eos_ids)
 
     def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids of the messages and the beginning of the answer. Raises PromptError, ChatTemplateMissing."""
@@ -158,6 +162,12 @@ def _eos_ids(path: Path, tokenizer: Any) -> set[int]:
             ids.update(given if isinstance(given, list) else [given])
             break
     return ids | ({tokenizer.eos_token_id} if tokenizer.eos_token_id is not None else set())
+
+
+def _refuse_unless_it_fits(tokenizer: Any, path: Path, folder: ModelFolder) -> None:
+    last, size = max(tokenizer.get_vocab().values(), default=0), int(folder.config.vocab_size)
+    if last >= size:
+        raise ModelError(f"{path} is the tokenizer of another model: its tokens go up to {last}, the model has {size}")
 
 
 def _not_text(error: Exception) -> PromptError:

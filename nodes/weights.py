@@ -20,10 +20,19 @@ from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor
 from nodes.layout import read_json as read_json
 
-# Model families (`model_type` of config.json) that a parity test in tests/nodes/test_shard.py proves.
-FAMILIES = ("llama",)
-# Rotary embeddings that depend on the position alone. "dynamic" and "longrope" also depend on what came before.
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+# Model families (`model_type` of config.json) that tests/nodes/test_families.py proves: cut anywhere they compute what
+# the whole model computes. Others may be wrong without an error, and are refused.
+FAMILIES = (
+    *("arcee", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma"),
+    *("gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe"),
+    *("hunyuan_v1_dense", "llama", "minimax_m2", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe"),
+    *("phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm"),
+    "starcoder2",
+)
+# Rotary embeddings that depend on the position alone, as far as the context goes: "dynamic" changes nothing before
+# max_position_embeddings. "longrope" turns keys by how long the sequence has become, so chunks and drafts change it.
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_FIELDS = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
 
 ORIGIN = "meshnet.json"  # beside weights that came from elsewhere: {"fingerprint", "source"} of what they are of
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
@@ -108,10 +117,13 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent) -> ModelFolder:
+def open_model(
+    source: str | os.PathLike[str], say: catalog.Say = catalog.silent, tick: Callable[[int], None] = lambda count: None
+) -> ModelFolder:
     """The model in a folder or a GGUF file, of a catalogue name or of a hub id; what it takes to know it is fetched.
 
-    Raises ModelError, and OSError where a hub or a disk is the reason.
+    `tick` is called now and then while a hub is waited for, and may raise to end that. Raises ModelError, and OSError
+    where a hub or a disk is the reason.
     """
     from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
 
@@ -126,7 +138,7 @@ def open_model(source: str | os.PathLike[str], say: catalog.Say = catalog.silent
     if path.is_dir():
         return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
     if model := HubId.read(text):
-        return hub_folder.open_hub(model, say)
+        return hub_folder.open_hub(model, say, tick=tick)
     known = ", ".join(sorted(catalog.ENTRIES))
     raise ModelError(
         f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"
@@ -155,7 +167,7 @@ def read_config(path: Path) -> Any:
     fields = read_json(path / "config.json")
     family = fields.get("model_type")
     if family not in FAMILIES:
-        raise ModelError(f"{path / 'config.json'}: model_type {family!r} isn't supported; {', '.join(FAMILIES)} is")
+        raise ModelError(f"{path / 'config.json'}: model_type {family!r} isn't supported; {', '.join(FAMILIES)} are")
     if "quantization_config" in fields:
         raise ModelError(f"{path / 'config.json'}: quantized weights aren't supported; use the unquantized model")
     from huggingface_hub.errors import StrictDataclassError
@@ -165,7 +177,21 @@ def read_config(path: Path) -> Any:
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise ModelError(f"{path / 'config.json'} can't be used: {error}") from error
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in ROPE_TYPES:
-        raise ModelError(f"{path / 'config.json'}: rope type {rope!r} isn't supported; {', '.join(ROPE_TYPES)} are")
+    _check_config(path / "config.json", config)
     return config
+
+
+def _check_config(file: Path, config: Any) -> None:
+    for name in _FIELDS:
+        value = getattr(config, name, None)
+        if not isinstance(value, int) or value < 1:
+            raise ModelError(f"{file}: {name} must be a whole number from 1 up; it is {value!r}")
+    for rope in _rope_types(getattr(config, "rope_parameters", None) or {}):
+        if rope not in ROPE_TYPES:
+            raise ModelError(f"{file}: rope type {rope!r} isn't supported; {', '.join(ROPE_TYPES)} are")
+
+
+def _rope_types(parameters: Mapping[str, Any]) -> set[str]:
+    """Of all layers, or of each kind of layer."""
+    kinds = [kind for kind in parameters.values() if isinstance(kind, Mapping)] or [parameters]
+    return {str(kind.get("rope_type", "default")) for kind in kinds}

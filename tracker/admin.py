@@ -53,8 +53,8 @@ class NodeAdmin(ModelAdmin):
         ("name", "standing"),
         ("model", "peer_id", "key_id", "joined_with"),
         ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address"),
-        ("version", "device", "dtype", "threads", "memory_bytes", "ms_per_layer"),
-        ("state", "cached_tokens", "sessions", "last_seen", "lease_until", "created"),
+        ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer"),
+        ("state", "done_bytes", "total_bytes", "cached_tokens", "sessions", "last_seen", "lease_until", "created"),
     )
 
     def get_readonly_fields(self, request: HttpRequest, node: Node | None = None) -> list[str]:

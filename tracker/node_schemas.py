@@ -75,6 +75,7 @@ class Registration(_Strict):
     version: Annotated[Line, Field(max_length=40)] = ""
     device: Annotated[Line, Field(max_length=60)] = ""
     dtype: Annotated[str, AfterValidator(_is_dtype)] = "bfloat16"
+    weights: Annotated[Line, Field(max_length=10)] = ""
     threads: Small | None = None
     memory_bytes: Count | None = None
     ms_per_layer: Milliseconds | None = None
@@ -91,6 +92,8 @@ class Registration(_Strict):
 
 class Heartbeat(_Strict):
     state: Word | None = None
+    done_bytes: Count | None = None  # of its weights, while it fetches them
+    total_bytes: Count | None = None
     cached_tokens: Count | None = None
     sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ms_per_layer: Milliseconds | None = None

@@ -152,9 +152,11 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.name, node.model, node.model_facts = wanted.name, model, wanted.model.facts()
     node.uses_relay, node.endpoint, node.address = wanted.relay, wanted.endpoint or "", address or None
     node.wire_versions = wanted.wire_versions
-    node.version, node.device, node.dtype = wanted.version, wanted.device, wanted.dtype
+    node.version, node.device = wanted.version, wanted.device
+    node.dtype, node.weights = wanted.dtype, wanted.weights
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.is_registered, node.last_seen = True, now
+    node.done_bytes = node.total_bytes = None
     node.lease_until = now + timedelta(seconds=node.lease_s)
     node.save()
     if node.status == Node.Status.APPROVED:

@@ -27,7 +27,9 @@ def standing(
     endpoint_error: str,
     has_left: bool,
     now: datetime,
+    progress: tuple[int, int] | None = None,
 ) -> Standing:
+    """`progress`: (bytes fetched, bytes in all) of a node that is fetching its weights."""
     if status != "approved":
         return Standing(False, "waits for approval" if status == "pending" else "revoked")
     if lease_until is None or lease_until <= now:
@@ -36,6 +38,9 @@ def standing(
         return Standing(True, "connected to the relay")
     if is_endpoint_proved:
         return Standing(True, f"reached at {endpoint}")
+    if progress:
+        done, total = progress
+        return Standing(False, f"fetches its weights: {100 * done // total} % of {total / 1e6:,.0f} MB")
     if uses_relay:
         return Standing(False, "its heartbeats arrive, but its socket to the relay is closed")
     return Standing(False, endpoint_error or f"{endpoint} hasn't proved yet that it holds the node key")

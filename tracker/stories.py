@@ -75,4 +75,14 @@ def model_stories(now: datetime) -> list[dict[str, Any]]:
 def node_story(node: Node, now: datetime, present: set[str]) -> dict[str, Any]:
     standing = node.standing(now, is_present=node.peer_id in present)
     shard = getattr(node, "shard", None)
-    return {"name": node.name, "layers": str(shard or ""), "is_online": standing.is_online, "reason": standing.reason}
+    done_bytes, total_bytes = node.progress or (None, None)
+    return {
+        "name": node.name,
+        "layers": str(shard or ""),
+        "weights": node.weights or None,
+        "is_online": standing.is_online,
+        "reason": standing.reason,
+        "state": node.state or None,
+        "done_bytes": done_bytes,
+        "total_bytes": total_bytes,
+    }

@@ -8,6 +8,7 @@ demo and tests/meshweb/test_requirements.py.
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -19,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from huggingface_hub import constants
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.lab.imported"])
@@ -74,6 +77,7 @@ def _run(output: Connection, script: str, arguments: list[str], env: dict[str, s
         stream.reconfigure(write_through=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(env)
+    importlib.reload(constants)  # huggingface_hub has read the environment that it was imported in
     os.chdir(cwd)
     sys.argv = [script, *arguments]
     runpy.run_path(script, run_name="__main__")

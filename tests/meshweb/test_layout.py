@@ -20,7 +20,7 @@ ALLOWED = {
     "nodes": SHARED,
 }
 NEVER_ON_THE_SERVER = {"torch", "transformers", "safetensors", "gguf", "numpy"}
-NEVER_ON_A_NODE = {"channels", "daphne", "pydantic", "httpx2"}
+NEVER_ON_A_NODE = {"channels", "daphne", "pydantic"}
 
 
 def modules(package: str) -> list[Path]:

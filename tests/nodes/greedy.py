@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -31,15 +32,37 @@ class Route:
         self._hops = [(shard, shard.new_cache(start, end), start, end) for shard, start, end in hops]
         self.num_tokens = 0
 
-    @torch.inference_mode()
     def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """The last token's logits, activations handed from hop to hop."""
+        return self.step(token_ids)[0]
+
+    @torch.inference_mode()
+    def step(self, token_ids: Sequence[int], num_logits: int = 1) -> torch.Tensor:
+        """logits: [num_logits, vocab_size] of the last tokens"""
         output: torch.Tensor | Sequence[int] = token_ids
         for shard, cache, start, end in self._hops:
-            [output] = shard.forward([Row(cache, self.num_tokens, output, 1)], start, end)
+            [output] = shard.forward([Row(cache, self.num_tokens, output, num_logits)], start, end)
         self.num_tokens += len(token_ids)
         assert isinstance(output, torch.Tensor)
-        return output[0]
+        return output
+
+    def crop_to(self, num_tokens: int) -> None:
+        for _, cache, _, _ in self._hops:
+            cache.crop_to(num_tokens)
+        self.num_tokens = num_tokens
+
+
+@torch.inference_mode()
+def steps_together(routes: Sequence[Route], steps: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    """One step of each route, all of them in one forward pass of each hop; logits [tokens, vocab_size] of each."""
+    inputs: list[Any] = [*steps]
+    for number, (shard, _, start, end) in enumerate(routes[0]._hops):
+        places = [(route._hops[number][1], route.num_tokens) for route in routes]
+        rows = [Row(*place, given, len(ids)) for place, given, ids in zip(places, inputs, steps, strict=True)]
+        inputs = [*shard.forward(rows, start, end)]
+    for route, ids in zip(routes, steps, strict=True):
+        route.num_tokens += len(ids)
+    return inputs
 
 
 def logits_of_steps(hops: Sequence[Hop], steps: Sequence[Sequence[int]]) -> Iterator[torch.Tensor]:

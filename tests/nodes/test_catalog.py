@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
-from nodes import catalog
+from nodes import catalog, locks
 from nodes.catalog import CatalogError, Entry
 from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
@@ -98,17 +98,17 @@ def test_others_wait_while_one_process_makes_a_model(tmp_path: Path) -> None:
     try:
         assert ready.wait(30)
         with open(tmp_path / "x.lock", "w") as file:
-            assert not catalog._try_lock(file.fileno())
+            assert not locks._is_ours(file.fileno())
             release.set()
             process.join(30)
-            assert catalog._try_lock(file.fileno())
+            assert locks._is_ours(file.fileno())
     finally:
         release.set()
         process.join(30)
 
 
 def hold_lock(path: str, ready: multiprocessing.Event, release: multiprocessing.Event) -> None:  # type: ignore[valid-type]
-    with catalog.locked(Path(path)):
+    with locks.locked(Path(path), 30):
         ready.set()  # type: ignore[attr-defined]
         release.wait(30)  # type: ignore[attr-defined]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import gguf
 import numpy
 import pytest
 import torch
+from django.core.management import call_command
 from gguf import GGMLQuantizationType
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file
@@ -19,6 +21,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qw
 
 from nodes import gguf_folder
 from nodes.gguf_folder import GgufFolder
+from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
 from nodes.weights import ModelError, open_model
 from tests.nodes.ggufs import make_gguf
@@ -276,3 +279,27 @@ def test_head_and_tail_take_the_tokenizer_from_the_file(sources: dict[str, Path]
     assert tokenizer.chat_prompt(messages) == reference.chat_prompt(messages)
     assert tokenizer.plain_prompt("the fox") == reference.plain_prompt("the fox")
     assert tokenizer.eos_ids == reference.eos_ids
+
+
+def test_a_given_tokenizer_is_taken_and_must_be_the_models(sources: dict[str, Path], tmp_path: Path) -> None:
+    folder = open_model(make_gguf(sources["llama"], tmp_path / "x.gguf", pre="viking"))
+    with pytest.raises(ModelError, match="viking"):
+        Tokenizer.load(folder)
+    given = Tokenizer.load(folder, sources["llama"])
+    assert given.plain_prompt("the fox") == Tokenizer.load(sources["llama"]).plain_prompt("the fox")
+    assert given.eos_ids == {2}
+    other = make_tokenizer()
+    other.add_tokens([f"<{number}>" for number in range(50)])
+    other.save_pretrained(tmp_path / "other")
+    with pytest.raises(ModelError, match=r"other is the tokenizer of another model: its tokens go up to 3\d\d"):
+        Tokenizer.load(folder, tmp_path / "other")
+    with pytest.raises(ModelError, match="nothing has no tokenizer"):
+        Tokenizer.load(folder, tmp_path / "nothing")
+
+
+def test_the_command_unpacks_a_file_and_prints_the_folder_last(sources: dict[str, Path], tmp_path: Path) -> None:
+    path, out = make_gguf(sources["llama"], tmp_path / "x.gguf"), io.StringIO()
+    call_command(Command(), str(path), stdout=out, stderr=io.StringIO())
+    folder = Path(out.getvalue().splitlines()[-1])
+    assert len(list(folder.glob("*.safetensors"))) == 6
+    assert open_model(path).path == folder

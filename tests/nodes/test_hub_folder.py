@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+from huggingface_hub import constants
 from pytest_django.fixtures import Settings
 
 from nodes import hub_folder, weights
 from nodes.fetch import HubUnreachable
 from nodes.hub import Hub, HubId
-from nodes.hub_folder import HubFolder, open_hub
+from nodes.hub_folder import HubFolder
 from nodes.layout import INDEX, ModelError
+from nodes.management.commands.fetchmodel import Command
 from nodes.sparse import Record
 from nodes.tensors import TensorFile
 from nodes.weights import open_model
@@ -42,6 +48,13 @@ def cache(tmp_path: Path, settings: Settings) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(autouse=True)
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "downloads"))
+    return tmp_path / "downloads"
+
+
 @pytest.fixture
 def local(source: Path, single_source: Path) -> Iterator[LocalHub]:
     with LocalHub({NAME: source, "acme/single": single_source}) as hub:
@@ -51,6 +64,12 @@ def local(source: Path, single_source: Path) -> Iterator[LocalHub]:
 @pytest.fixture
 def hub(local: LocalHub) -> Hub:
     return Hub(local.url, timeout_s=5)
+
+
+def open_hub(model: HubId, *, hub: Hub) -> HubFolder:
+    folder = hub_folder.open_hub(model, hub=hub)
+    assert isinstance(folder, HubFolder)
+    return folder
 
 
 def same_tensors(folder: HubFolder, source: Path, start: int, end: int) -> bool:
@@ -144,6 +163,28 @@ def test_what_has_come_before_a_stop_is_kept(local: LocalHub, hub: Hub, source: 
     folder.prepare(0, 8)
     assert same_tensors(folder, source, 0, 8)
     assert local.sent_weights <= local.size(NAME) + 2 * 65536  # what was on its way is sent again
+
+
+def test_two_nodes_of_a_machine_fetch_each_byte_once(local: LocalHub, hub: Hub, source: Path) -> None:
+    """The first one is held up half-way; the second one waits, and sees what the first has brought it."""
+    first, second = open_hub(MODEL, hub=hub), open_hub(MODEL, hub=hub)
+    local.faults.hold_after_bytes = 100_000
+    told: list[int] = []
+    threads = [
+        threading.Thread(target=first.prepare, args=(0, 5)),
+        threading.Thread(target=second.prepare, args=(3, 8, lambda done, total: told.append(done))),
+    ]
+    threads[0].start()
+    assert local.faults.held.wait(20)
+    threads[1].start()
+    local.faults.hold_after_bytes = None
+    local.faults.release.set()
+    for thread in threads:
+        thread.join(30)
+    assert same_tensors(first, source, 0, 5)
+    assert same_tensors(second, source, 3, 8)
+    assert local.sent_weights == local.size(NAME)
+    assert told == sorted(told)
 
 
 def test_offline_it_works_from_the_cache(local: LocalHub, hub: Hub, source: Path) -> None:
@@ -268,3 +309,39 @@ def test_a_hub_that_never_answers_is_given_up(local: LocalHub, hub: Hub, monkeyp
     local.faults.statuses = [503] * 20
     with pytest.raises(HubUnreachable, match="HTTP 503"):
         open_hub(MODEL, hub=hub)
+
+
+def test_what_was_downloaded_whole_before_is_taken(
+    local: LocalHub, hub: Hub, source: Path, downloads: Path, cache: Path
+) -> None:
+    commit, repository = local.commit(NAME), downloads / "models--acme--tiny"
+    snapshot = shutil.copytree(source, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for asked in (hub, Hub(local.url, is_offline=True)):
+        folder = hub_folder.open_hub(MODEL, hub=asked)
+        folder.prepare(0, 8)
+        assert folder.path == snapshot
+        assert folder.fingerprint == open_model(source).fingerprint
+    assert local.sent_weights == 0
+
+    (snapshot / "tokenizer.json").write_text("{}")  # not all of what the hub lists
+    assert hub_folder.open_hub(MODEL, hub=hub).path.is_relative_to(cache)
+
+
+def test_fetchmodel_fetches_some_layers_and_prints_the_folder(
+    local: LocalHub, hub: Hub, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "of_environment", lambda: hub)
+    said, printed = io.StringIO(), io.StringIO()
+    call_command(Command(), NAME, "--layers", "0:4", stdout=printed, stderr=said)
+    path = Path(printed.getvalue().splitlines()[-1])
+    assert same_tensors(open_hub(MODEL, hub=hub), source, 0, 4)
+    assert local.sent_weights < 0.6 * local.size(NAME)
+    assert f"headers of {NAME} at {local.commit(NAME)[:12]} from {local.url}" in said.getvalue()
+    assert path.name.startswith("acme--tiny--")
+    for wrong, words in (("4:99", "has layers 0:8"), ("4", "must be like 0:12")):
+        with pytest.raises(CommandError, match=words):
+            call_command(Command(), NAME, "--layers", wrong)
+    with pytest.raises(CommandError, match="shows no model acme/other"):
+        call_command(Command(), "acme/other")

@@ -17,14 +17,13 @@ from nodes.cache import HopCache
 from nodes.modules import ModuleShard
 from nodes.shard import Row
 from nodes.shard import load_shard as load_any
-from nodes.weights import FAMILIES, ModelError, ModelFolder, open_model
+from nodes.weights import ModelError, ModelFolder, open_model
 from tests.nodes.greedy import chunks_of, generated, greedy_ids, load_hops, logits_of_steps
 from tests.nodes.models import make_tiny_llama
 
 DTYPES = ("float32", "bfloat16")
 # Of six layers, at odd ones; in the last two a hop starts inside its shard.
 CUTS = [[(0, 1), (1, 6)], [(0, 5), (5, 6)], [(0, 1), (1, 3), (3, 6)]]
-PROVED = {"llama"}
 
 
 def folder_of(name: str, request: pytest.FixtureRequest) -> ModelFolder:
@@ -41,10 +40,6 @@ def load_shard(folder: ModelFolder, start_layer: int, end_layer: int, dtype: str
 def some_ids(num_tokens: int, vocab_size: int = 290, seed: int = 7) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(4, vocab_size, (num_tokens,), generator=generator).tolist()
-
-
-def test_every_family_that_is_served_is_proved_here() -> None:
-    assert set(FAMILIES) == PROVED
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

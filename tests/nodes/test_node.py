@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import logging
@@ -11,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pytest_django.fixtures import Settings
 
+from nodes import catalog
 from nodes.memory import DoesNotFit
 from nodes.node import Node
 from nodes.options import NodeOptions, UsageError
 from nodes.state import StateInUse
+from nodes.weights import ModelError
 from relay import envelope, wire
 from relay import headers as names
 from relay.headers import Hop, encode_route
+from tests.nodes.ggufs import make_gguf
 from tests.nodes.meshes import parts
 from tests.nodes.relays import key_of
 from tests.nodes.sites import Site, node_options
@@ -108,6 +113,43 @@ def ask(site: Site) -> list[bytes]:
     return list(parts(b"".join(chunk.data for chunk in caller.answers if isinstance(chunk, wire.Chunk))))
 
 
+def test_two_nodes_serve_a_gguf_file_each_reading_its_layers(
+    start: Start, site: Site, gguf_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start("1", model=str(gguf_path))
+    start("2", model=str(gguf_path), start_layer=3, end_layer=6)
+    wait_for_text(caplog, "Ready: layers", 2)
+
+    facts = site.tracker.asked[0][2]["model"]
+    assert facts["name"] == "tiny"
+    assert facts["fingerprint"] == hashlib.sha256(gguf_path.read_bytes()).hexdigest()
+    assert ask(site)[-1] == b"data: [DONE]"
+
+
+def test_a_tokenizer_that_isnt_known_is_refused_before_anything_is_converted_unless_one_is_given(
+    start: Start, options: NodeOptions, tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    path = make_gguf(tiny_path, tmp_path / "x.gguf", pre="viking")
+    with pytest.raises(ModelError, match=r"'viking', isn't known; .* --tokenizer"):
+        Node(replace(options, model=str(path)), threading.Event()).run()
+    assert not list(catalog.cache_dir().rglob("*.safetensors"))
+    start("1", model=str(path), tokenizer=tiny_path)
+    start("2", model=str(path), start_layer=3, end_layer=6)
+    wait_for_text(caplog, "Ready: layers", 2)
+
+
+@pytest.fixture
+def gguf_path(tiny_path: Path, tmp_path: Path) -> Path:
+    return make_gguf(tiny_path, tmp_path / "tiny.gguf")
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, settings: Settings) -> None:
+    settings.MESHNET_CACHE_DIR = str(tmp_path / "cache")
+
+
 class Caller:
     """Where the small relay sends the answers."""
 
@@ -121,6 +163,24 @@ class Caller:
         self.answers.append(envelope.decode_answer(text))
         if wire.is_last(self.answers[-1]):
             self.ended.set()
+
+
+def test_it_says_how_fast_it_is_and_how_full(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    start(max_kv_tokens=500)
+    wait_for_text(caplog, "Ready: layers")
+    site.tracker.wait_for("heartbeat", site.tracker.verbs.count("heartbeat") + 2)
+
+    assert site.tracker.asked[0][2]["max_cached_tokens"] == 500
+    news = site.tracker.asked[-1][2]
+    assert news["ms_per_layer"] > 0
+    assert {name: news[name] for name in ("max_cached_tokens", "reserved_tokens", "sessions")} == {
+        "max_cached_tokens": 500,
+        "reserved_tokens": 0,
+        "sessions": 0,
+    }
+    assert "Threads that compute: 1; " in caplog.text
+    assert "Caches: up to 500 tokens" in caplog.text
 
 
 def test_told_to_stop_it_leaves(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:

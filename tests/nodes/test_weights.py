@@ -81,6 +81,8 @@ def test_files_of_foreign_layers_may_be_gone(sharded: Path) -> None:
     folder = open_model(sharded)
     assert folder.fingerprint == before
     assert folder.tensors_of(0, 2) == whole.tensors_of(0, 2)
+    for executor in ("transformers", "lean"):
+        load_shard(folder, 0, 2, executor=executor)
 
 
 def test_a_missing_file_of_ones_own_layers_is_named_with_a_tensor_of_it(sharded: Path) -> None:
@@ -99,13 +101,20 @@ def test_a_folder_whose_files_were_never_seen_whole_says_what_to_do(sharded: Pat
         _ = open_model(sharded).fingerprint
 
 
+LONG_ROPE = {
+    **{"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8},
+    **{"factor": 2.0, "original_max_position_embeddings": 2048},
+}
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"model_type": "gpt_neox"}, "'gpt_neox' isn't supported; llama is"),
+        ({"model_type": "gpt_neox"}, "'gpt_neox' isn't supported; arcee, .*, llama, .* are"),
         ({"model_type": None}, "isn't supported"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
-        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "rope type 'dynamic'"),
+        ({"rope_parameters": LONG_ROPE}, "rope type 'longrope' isn't supported; default, "),
+        ({"max_position_embeddings": 0}, "max_position_embeddings must be a whole number"),
         ({"hidden_size": "wide"}, "can't be used"),
         ({"num_attention_heads": 7}, "can't be used"),
     ],

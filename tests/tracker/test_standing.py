@@ -33,6 +33,11 @@ WELL: dict[str, Any] = {
         ({"lease_until": None, "last_seen": None}, "offline: was never heard of"),
         ({"lease_until": NOW, "has_left": True}, "offline: said that it leaves"),
         ({"is_present": False}, "offline: its heartbeats arrive, but its socket to the relay is closed"),
+        (
+            {"is_present": False, "progress": (450_000_000, 1_000_000_000)},
+            "offline: fetches its weights: 45 % of 1,000 MB",
+        ),
+        ({"progress": (1, 2)}, "online: connected to the relay"),
         ({"is_present": False, "is_endpoint_proved": True, "endpoint": "http://x:1"}, "online: reached at http://x:1"),
         (
             {"uses_relay": False, "endpoint": "http://x:1"},

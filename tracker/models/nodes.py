@@ -89,10 +89,17 @@ class Node(models.Model):
     version = models.CharField(max_length=40, blank=True, help_text="Of the program it runs.")
     device = models.CharField(max_length=60, blank=True, help_text="What it computes on.")
     dtype = models.CharField(max_length=10, blank=True, help_text="What it computes in.")
+    weights = models.CharField(
+        max_length=10, blank=True, help_text="How it keeps its matrices: dense as it computes, or in int8 or int4."
+    )
     threads = models.PositiveIntegerField(null=True, blank=True)
     memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     ms_per_layer = models.FloatField(null=True, blank=True, help_text="Time of one token through one layer.")
     state = models.CharField(max_length=20, blank=True, help_text="What it last said it does.")
+    done_bytes = models.PositiveBigIntegerField(null=True, blank=True, help_text="Of its weights, fetched so far.")
+    total_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Of its weights, to be fetched in all."
+    )
     cached_tokens = models.PositiveBigIntegerField(default=0, help_text="Tokens in its caches, by its last heartbeat.")
     sessions = models.PositiveIntegerField(default=0, help_text="Sessions it holds caches of, by its last heartbeat.")
 
@@ -160,6 +167,13 @@ class Node(models.Model):
         self.status, self.lease_until = Node.Status.REVOKED, None
         self.save(update_fields=["status", "lease_until"])
 
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """(bytes fetched, bytes in all) while it fetches its weights and has said how far it is."""
+        if self.state != "loading" or self.done_bytes is None or not self.total_bytes:
+            return None
+        return min(self.done_bytes, self.total_bytes), self.total_bytes
+
     def is_endpoint_proved(self, now: datetime) -> bool:
         return bool(self.endpoint_address and self.endpoint_proved_until and self.endpoint_proved_until > now)
 
@@ -175,6 +189,7 @@ class Node(models.Model):
             endpoint=self.endpoint,
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
+            progress=self.progress,
             now=now,
         )
 

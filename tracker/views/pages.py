@@ -36,7 +36,8 @@ def session_list(request: HttpRequest) -> HttpResponse:
 @require_GET
 @login_required
 def session_list_json(request: HttpRequest) -> HttpResponse:
-    return JsonResponse({"sessions": stories.recent_sessions(timezone.now())})
+    now = timezone.now()
+    return JsonResponse({"models": stories.model_stories(now), "sessions": stories.recent_sessions(now)})
 
 
 @require_GET

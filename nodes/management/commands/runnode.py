@@ -22,6 +22,10 @@ from nodes.registration import TrackerRefused, TrackerUnreachable
 from nodes.state import StateError
 from relay.headers import DTYPE_BYTES
 
+_MODEL_HELP = (
+    "a folder in Hugging Face's layout, a GGUF file, a catalogue name, or a model of a hub as org/name or "
+    "org/name@revision, of which only the tensors of these layers are fetched (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE)"
+)
 _PREFER_HELP = "how a head reaches the next nodes first, where both ways exist; fastest: it times them for each chat"
 
 _WEIGHTS_HELP = "how the layers' matrices are held: as they are, or quantized to 8 or 4 bits (less memory, faster)"
@@ -39,7 +43,7 @@ class Command(BaseCommand):
         add("--tracker", required=True, metavar="URL", help="address of the Meshnet site")
         add("--join-token", metavar="T", help="needed the first time; or MESHNET_JOIN_TOKEN, or --join-token-file")
         add("--join-token-file", metavar="FILE", help="a file that holds the join token")
-        add("--model", required=True, metavar="NAME|DIR", help="a folder in Hugging Face's layout, or a catalogue name")
+        add("--model", required=True, metavar="MODEL", help=_MODEL_HELP)
         add("--layers", required=True, metavar="A:B", help="the layers to serve, from A up to but without B")
         reach = parser.add_mutually_exclusive_group()
         reach.add_argument("--relay-only", action="store_true", help="accept no connection (so without --listen)")

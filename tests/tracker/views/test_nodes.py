@@ -230,6 +230,7 @@ def test_a_newer_node_may_say_more_than_we_know(join_token: Token) -> None:
         ({"ms_per_layer": -1}, "ms_per_layer"),
         ({"threads": 0}, "threads"),
         ({"dtype": "int3"}, "dtype"),
+        ({"weights": "int4 and some"}, "weights"),
         ({"device": "\0"}, "device"),
         ({"layers": "auto"}, "auto"),
     ],
@@ -318,7 +319,36 @@ def test_a_heartbeat_renews_the_lease_and_keeps_the_news(join_token: Token, tick
     assert node.ms_per_layer == 1.5  # what wasn't said stays
 
 
-@pytest.mark.parametrize("news", [{"cached_tokens": -1}, {"state": "<b>"}, {"sessions": "2"}, {"ms_per_layer": "x"}])
+def test_how_a_node_keeps_its_weights_is_shown(join_token: Token, admin_client: Client) -> None:
+    register(join_token[1], weights="int4")
+    assert Node.objects.get().weights == "int4"
+    [model] = admin_client.get("/sessions.json").json()["models"]
+    assert [node["weights"] for node in model["nodes"]] == ["int4"]
+    page = admin_client.get(f"/admin/tracker/node/{Node.objects.get().pk}/change/").content.decode()
+    assert "int4" in page
+
+
+def test_a_node_that_fetches_its_weights_says_how_far_it_is(join_token: Token, admin_client: Client) -> None:
+    key = key_in(register(join_token[1]))
+    post("heartbeat", key, {"state": "loading", "done_bytes": 3_000_000, "total_bytes": 4_000_000})
+    (model,) = admin_client.get("/sessions.json").json()["models"]
+    (node,) = model["nodes"]
+    assert (node["state"], node["done_bytes"], node["total_bytes"]) == ("loading", 3_000_000, 4_000_000)
+    assert node["reason"] == "fetches its weights: 75 % of 4 MB"
+    post("heartbeat", key, {"state": "serving"})
+    assert Node.objects.get().progress is None
+    post("heartbeat", key, {"state": "loading"})
+    register(key)  # started again: what it said before is of yesterday
+    assert Node.objects.get().progress is None
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        *({"cached_tokens": -1}, {"state": "<b>"}, {"sessions": "2"}, {"ms_per_layer": "x"}),
+        *({"done_bytes": -1}, {"total_bytes": 2**63}, {"done_bytes": "1"}),
+    ],
+)
 def test_wrong_news_is_refused(join_token: Token, news: dict[str, Any]) -> None:
     key = key_in(register(join_token[1]))
     status, _, message = error_of(post("heartbeat", key, news))

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from bench.engine import COPY, MODEL, PROMPT
 from bench.report import finish, options, ratio, spread, table
+from bench.rows import COPY, PROMPT
 from nodes import catalog
 from nodes.deadline import Deadline
 from nodes.drafts import DEFAULT_DRAFTS
@@ -29,6 +29,7 @@ from nodes.text import Tokenizer
 from nodes.weights import open_model
 
 PROMPTS = {"copy": COPY, "free": PROMPT}
+MODEL = "smollm2-135m-instruct"
 CHUNK_TOKENS = 128
 DEADLINE_S = 120.0
 _sessions = itertools.count(1)

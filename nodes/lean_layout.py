@@ -27,6 +27,10 @@ class Product:
     def out_features(self) -> int:
         return sum(rows for _, rows in self.parts)
 
+    @property
+    def num_elements(self) -> int:
+        return self.out_features * self.in_features
+
     def shapes(self) -> Iterator[tuple[str, Shape]]:
         for name, rows in self.parts:
             yield f"{name}.weight", (rows, self.in_features)
@@ -42,6 +46,10 @@ class Layout:
     output: Product
     gate_up: Product
     down: Product
+
+    @property
+    def products(self) -> tuple[Product, ...]:
+        return self.qkv, self.output, self.gate_up, self.down
 
 
 def prefix(layer: int) -> str:
@@ -81,7 +89,7 @@ def shapes(config: LeanConfig, start_layer: int, end_layer: int) -> dict[str, Sh
 def _layer_shapes(config: LeanConfig) -> Iterator[tuple[str, Shape]]:
     layout = layout_of(config)
     yield ATTENTION_NORM, (config.width,)
-    for product in (layout.qkv, layout.output, layout.gate_up, layout.down):
+    for product in layout.products:
         yield from product.shapes()
     yield MLP_NORM, (config.width,)
     if config.has_qk_norm:

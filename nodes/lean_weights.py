@@ -13,7 +13,7 @@ from nodes import lean_layout
 from nodes.lean_block import Block, RmsNorm
 from nodes.lean_config import LeanConfig
 from nodes.lean_layout import EMBEDDING, HEAD, NORM, Layout, Product, Shape
-from nodes.linear import TABLES, Linear, make_linear
+from nodes.linear import TABLES, Linear, keeps, make_linear
 from nodes.rope import paired_rows
 from nodes.tensors import TensorFile
 from nodes.weights import ModelError, ModelFolder
@@ -123,6 +123,8 @@ class _BlockReader:
     def __init__(self, reader: _Reader, config: LeanConfig, weights: str) -> None:
         self._reader, self._config, self._weights = reader, config, weights
         self._layout: Layout = lean_layout.layout_of(config)
+        # Where weights are read that are kept in another form. Always the same: many that come and go leave holes.
+        self._room = reader.empty(max(product.num_elements for product in self._layout.products))
 
     def block(self, number: int) -> Block:
         prefix, config, layout = lean_layout.prefix(number), self._config, self._layout
@@ -139,7 +141,9 @@ class _BlockReader:
         )
 
     def _linear(self, prefix: str, product: Product, num_turning_heads: int = 0) -> Linear:
-        weight = self._reader.empty(product.out_features, product.in_features)
+        weight = self._room[: product.out_features * product.in_features].view(product.out_features, -1)
+        if keeps(weight, self._weights):
+            weight = torch.empty_like(weight)
         bias = self._reader.empty(product.out_features) if product.has_bias else None
         for kind, out in (("weight", weight), ("bias", bias)):
             if out is not None:

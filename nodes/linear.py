@@ -71,6 +71,13 @@ _KINDS: dict[str, type[Int8Linear] | type[Int4Linear]] = {"int8": Int8Linear, "i
 TABLES = {"dense": "dense", "int8": "int8", "int4": "int8"}
 
 
+def keeps(weight: torch.Tensor, weights: str) -> bool:
+    """Whether make_linear's product, of no table, goes on using `weight`'s own memory."""
+    if weights == "dense":
+        return not ReorderedLinear.takes(weight)
+    return not can_be_quantized(weight)
+
+
 def make_linear(
     weight: torch.Tensor, bias: torch.Tensor | None = None, weights: str = "dense", *, is_table: bool = False
 ) -> Linear:

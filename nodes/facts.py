@@ -10,6 +10,8 @@ from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
 from nodes.weights import ModelFolder, model_name
 
+VERSION = "0.1.0"  # of this program, as the tracker shows it; pyproject.toml has the same
+
 
 def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     """Tokens that caches may hold. Raises UsageError, memory.DoesNotFit."""
@@ -20,13 +22,16 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     available = memory.available_bytes()
     try:
         elements = {name: tensor.num_elements for name, tensor in folder.tensors_of(start, end).items()}
-        weights = memory.weight_bytes(elements, options.dtype, options.weights)
-        return memory.room_for_tokens(weights, options.dtype, per_token, available, options.weights)
+        held = memory.weight_bytes(elements, options.dtype, options.weights)
+        asked = options.max_kv_tokens
+        return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
 
 
-def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) -> NodeFacts:
+def node_facts(
+    options: NodeOptions, folder: ModelFolder, endpoint: str | None, max_cached_tokens: int = 0
+) -> NodeFacts:
     model = ModelFacts(
         name=model_name(options.model),
         fingerprint=folder.fingerprint,
@@ -45,6 +50,8 @@ def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) 
         threads=options.num_threads,
         dtype=options.dtype,
         weights=options.weights,
+        version=VERSION,
+        max_cached_tokens=max_cached_tokens,
         wire_versions=options.wire_versions,
     )
 

@@ -30,8 +30,13 @@ class DenseLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias = weight, bias
         self.out_features, self.in_features = weight.shape
+        # For a single token, torch's product of a bfloat16 matrix and a vector takes three quarters of the time of its
+        # product of two matrices, which is no faster than in float32. The results are the same, bit for bit.
+        self._has_fast_vector = weight.dtype == torch.bfloat16 and bias is None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._has_fast_vector and len(x) == 1:
+            return torch.mv(self.weight, x[0]).unsqueeze(0)
         return functional.linear(x, self.weight, self.bias)
 
     def rows(self, numbers: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, layout
-from nodes.hub import HubId
+from nodes.hub_listing import HubId
 from nodes.layout import INDEX as INDEX
 from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor

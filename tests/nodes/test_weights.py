@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from pytest_django.fixtures import Settings
+from safetensors.torch import load_file, save_file
 
 from nodes.modules import ModuleShard
 from nodes.shard import load_shard
@@ -93,6 +95,21 @@ def test_a_missing_file_of_ones_own_layers_is_named_with_a_tensor_of_it(sharded:
     for refused in (folder.tensors_of, folder.num_elements, folder.prepare):
         with pytest.raises(ModelError, match=rf"{lost} is missing; with it tensor model\.\S+ and \d+ more"):
             refused(3, 4)
+
+
+@pytest.mark.parametrize("executor", ["transformers", "lean"])
+@pytest.mark.parametrize(("shape", "words"), [((96, 65), "of another shape"), (None, "missing")])
+def test_a_tensor_that_isnt_the_configs_is_refused_by_whatever_computes(
+    single: Path, executor: str, shape: tuple[int, int] | None, words: str
+) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors = load_file(single / "model.safetensors")
+    del tensors[name]
+    save_file(tensors | ({name: torch.zeros(shape)} if shape else {}), single / "model.safetensors")
+    folder = open_model(single)
+    with pytest.raises(ModelError, match=rf"{single.name}.*{name}.*{words}"):
+        load_shard(folder, 0, 2, executor=executor)
+    load_shard(folder, 2, 4, executor=executor)  # others' layers don't matter
 
 
 def test_a_folder_whose_files_were_never_seen_whole_says_what_to_do(sharded: Path) -> None:

@@ -27,6 +27,7 @@ class LeanWeights:
     embedding: Linear | None  # its rows, at the head
     norm: RmsNorm | None  # at the tail
     head: Linear | None  # at the tail
+    num_bytes_read: int
 
 
 def read_weights(
@@ -42,7 +43,7 @@ def read_weights(
     with _Reader(folder, wanted, dtype) as reader:
         # First the largest, while there is nothing else: both its forms are in memory for a moment.
         tables = {
-            name: make_linear(reader.whole(name, wanted[name]), None, TABLES[weights])
+            name: make_linear(reader.whole(name, wanted[name]), None, TABLES[weights], is_table=True)
             for name in (EMBEDDING, HEAD)
             if name in wanted
         }
@@ -55,6 +56,7 @@ def read_weights(
         embedding=tables[EMBEDDING] if layers[0] == 0 else None,
         norm=norm,
         head=None if norm is None else tables[EMBEDDING if config.is_tied else HEAD],
+        num_bytes_read=reader.num_bytes_read,
     )
 
 
@@ -98,6 +100,10 @@ class _Reader:
             self._file(name).read_rows(name, first_row, out)
         except (EOFError, OSError) as error:
             raise ModelError(f"tensor {name} can't be read: {error}") from error
+
+    @property
+    def num_bytes_read(self) -> int:
+        return sum(file.num_bytes_read for file in self._files.values())
 
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype)

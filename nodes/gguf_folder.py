@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, gguf_config, gguf_conversion, weights
-from nodes.gguf import GgufFile, read_header
+from nodes.gguf import GgufFile, check_types, read_header
 from nodes.gguf_names import Named, named_tensors
 from nodes.gguf_tokenizer import save_tokenizer
 from nodes.locks import locked
@@ -64,7 +64,7 @@ class GgufFolder(ModelFolder):
 def open_gguf(path: Path, say: catalog.Say = catalog.silent) -> GgufFolder:
     """Reads the header only; for the fingerprint, once, every byte. Raises ModelError."""
     file, fields, parts = _describe(path)
-    say(f"Computing the fingerprint of {path.name}, once")
+    say(f"Opening {path.name}; the first time all of it is read, for its fingerprint")
     digest = fingerprint.of_file(path)
     folder = catalog.cache_dir() / "models" / f"gguf-{LAYOUT}-{digest}"
     _write_json(folder / "config.json", fields)
@@ -89,6 +89,7 @@ def convert(path: Path, folder: Path) -> None:
 def _describe(path: Path) -> tuple[GgufFile, dict[str, Any], Parts]:
     """The header, the fields of config.json, and which tensors go into which file."""
     file = read_header(path)
+    check_types(file)
     architecture, fields = gguf_config.read_config(file)
     parts: dict[str, list[Named]] = {}
     for tensor in named_tensors(file, architecture, fields):

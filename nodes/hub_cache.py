@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import try_to_load_from_cache
 
 from nodes import layout
-from nodes.hub import HubId, Listing
+from nodes.hub_listing import HubId, Listing
 from nodes.layout import TEXT_FILES, ModelError
 
 

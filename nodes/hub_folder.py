@@ -13,7 +13,8 @@ from pathlib import Path
 
 from nodes import catalog, hub_cache, layout, weights
 from nodes.fetch import NO_PROGRESS_DEADLINE_S, Fetcher, HubUnreachable, Patience, Tick, no_tick
-from nodes.hub import Hub, HubFile, HubId, Listing
+from nodes.hub import Hub
+from nodes.hub_listing import HubFile, HubId, Listing
 from nodes.hub_making import fetch_header, has_header, make_folder
 from nodes.hub_notes import Notes
 from nodes.layout import ModelError

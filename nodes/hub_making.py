@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nodes import catalog, fingerprint, layout, weights
 from nodes.fetch import Fetcher, Tick, no_tick
-from nodes.hub import Hub, HubFile, Listing
+from nodes.hub import Hub
+from nodes.hub_listing import HubFile, Listing
 from nodes.hub_notes import in_a_name
 from nodes.layout import INDEX, TEXT_FILES, ModelError
 from nodes.sparse import Record, SparseFile

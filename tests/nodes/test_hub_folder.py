@@ -17,8 +17,9 @@ from pytest_django.fixtures import Settings
 
 from nodes import hub_folder, weights
 from nodes.fetch import HubUnreachable
-from nodes.hub import Hub, HubId
+from nodes.hub import Hub
 from nodes.hub_folder import HubFolder
+from nodes.hub_listing import HubId
 from nodes.layout import INDEX, ModelError
 from nodes.management.commands.fetchmodel import Command
 from nodes.sparse import Record

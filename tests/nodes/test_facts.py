@@ -39,6 +39,16 @@ def test_the_tracker_is_told_how_weights_are_kept(options: NodeOptions, tiny: Mo
     assert facts.node_facts(int4, tiny, None).as_message()["weights"] == "int4"
 
 
+def test_dense_weights_are_kept_beside_int4_where_memory_allows(
+    options: NodeOptions, tiny: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    int4 = replace(options, weights="int4")
+    for available, kept in ((10**9, True), (10**5, False), (0, False)):
+        monkeypatch.setattr("nodes.memory.available_bytes", lambda available=available: available)
+        assert facts.keeps_dense(int4, tiny) is kept
+        assert not facts.keeps_dense(options, tiny)
+
+
 def test_layers_that_the_model_hasnt_are_a_usage_error(options: NodeOptions, tiny: ModelFolder) -> None:
     with pytest.raises(UsageError, match="has layers 0:6"):
         facts.room_for_caches(replace(options, end_layer=7), tiny)

@@ -16,8 +16,9 @@ from bench.report import median, table
 
 @dataclass(frozen=True)
 class Spent:
-    """Of one token, in ms."""
+    """Of one step, in ms."""
 
+    tokens: float  # that the step gave
     whole: float
     compute: float
     wire: float  # of the hops after the head
@@ -38,7 +39,8 @@ def spent(first: Chat, whole: Chat) -> Spent:
 
     compute, queued, total = (per_step(name) for name in ("compute_ms", "queue_ms", "ms_total"))
     wire = sum(total[1:]) - sum(compute[1:]) - sum(queued[1:])
-    return Spent(1000 * (whole.times[-1] - whole.times[0]) / num_steps, sum(compute), wire)
+    took_ms = 1000 * (whole.times[-1] - whole.times[0])
+    return Spent((len(whole.ids) - 1) / num_steps, took_ms / num_steps, sum(compute), wire)
 
 
 @dataclass(frozen=True)
@@ -53,17 +55,7 @@ class Bound:
 
 
 def bound_table(bounds: Sequence[Bound], stream_ms: Callable[[int], float]) -> str:
-    header = [
-        "",
-        "bits",
-        "ms a token",
-        "MB of weights",
-        "to read them, ms",
-        "dispatch",
-        "wire",
-        "head",
-        "bound over it",
-    ]
+    header = ["", "bits", "ms a token", "MB of weights", "reading them", "dispatch", "wire", "head", "bound over all"]
     return table(header, [_line(bound, stream_ms(bound.num_bytes)) for bound in bounds])
 
 

@@ -17,129 +17,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from bench.bounds import Bound, Spent, bound_table, spent
-from bench.chats import ask, ask_at_once, tokens_per_s_in_all
+from bench.bounds import Bound, bound_table
 from bench.generate import Generate
 from bench.llama import Llama, binaries
-from bench.report import finish, median, options, ratio, spread, table
+from bench.report import finish, median, options, spread, table
+from bench.rows import COPY, DRAFTING, DTYPES, MESHES, NUM_AT_ONCE, PROMPT, Bench, Row
 from nodes import catalog
-from nodes.weights import open_model
-from tests.lab.processes import Process, manage
+from nodes.weights import layer_of, open_model
+from tests.lab.processes import manage
 from tests.lab.site import Site
 
 MODEL = "smollm2-135m-instruct"
-PROMPT = "Write a long story about a lighthouse keeper who finds a map."
-COPY = "Repeat this list of numbers word for word, and then once more: " + " ".join(map(str, range(101, 161)))
-TEXT = "The keeper of the old lighthouse climbed the stairs each night with oil for the lamp and a book for the hours. "
+# Of a weight in a layer, and in the table of tokens, with their share of scales and zeros (nodes/quantize.py).
+BYTES = {"32": (4.0, 4.0), "16": (2.0, 2.0), "4": (5 / 8, 1.0)}
 STARTED = time.perf_counter()
-NUM_TEXTS = 22  # which are about 512 tokens
-NUM_AT_ONCE = 8
-CUTS = {1: ["0:30"], 2: ["0:15", "15:30"]}
-FLAGS = {"32": ["--dtype", "float32"], "16": ["--dtype", "bfloat16"], "4": ["--weights", "int4"]}  # by bits of a weight
-DRAFTS: dict[str, list[str]] = {"off": ["--drafts", "off"], "on": []}
-DTYPES = {"32": "float32", "16": "bfloat16"}
-BYTES = {"32": 4.0, "16": 2.0, "4": 4.5 / 8}  # of a weight, with its share of the group's scale and zero
-
-
-@dataclass
-class Row:
-    """A line of a table. `measure`: one round, in tokens per second, and of a mesh what a token's time went into."""
-
-    name: str
-    bits: str
-    measure: Callable[[], tuple[float, Spent | None]]
-    figures: list[float] = field(default_factory=list)
-    spent: list[Spent] = field(default_factory=list)
-
-    def run(self) -> None:
-        figure, spent = self.measure()
-        self.figures.append(figure)
-        self.spent += [spent] if spent else []
-
-    def over(self, other: Row) -> float:
-        return ratio(self.figures, other.figures)
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """Nodes with the whole model between them, under a name of their own."""
-
-    num_nodes: int
-    bits: str
-    drafts: str = "off"
-
-    @property
-    def name(self) -> str:
-        return f"{self.num_nodes}-nodes-{self.bits}-bits-drafts-{self.drafts}"
-
-    @property
-    def title(self) -> str:
-        return {1: "one node", 2: "two nodes, the relay's tunnel"}[self.num_nodes]
-
-    def start(self, site: Site, model: Path, folder: Path) -> list[Process]:
-        """A symbolic link gives the model another name."""
-        link = folder / self.name
-        link.symlink_to(model, target_is_directory=True)
-        flags = FLAGS[self.bits] + DRAFTS[self.drafts]
-        return [site.start_node(f"{self.name}-{n}", link, cut, *flags) for n, cut in enumerate(CUTS[self.num_nodes])]
-
-
-MESHES = [Mesh(num_nodes, bits) for num_nodes in CUTS for bits in FLAGS]
-
-
-class Bench:
-    """Makes the rows of one run. `num_tokens`: of each answer."""
-
-    def __init__(self, site: Site, generate: Generate, num_tokens: int) -> None:
-        self._site, self._generate, self._num_tokens = site, generate, num_tokens
-        name = MESHES[0].name
-        self._prompt_ids = ask(site, name, PROMPT, 1).prompt_ids
-        self._text_ids = ask(site, name, TEXT * NUM_TEXTS, 1, is_chat=False).prompt_ids
-        self.num_prefill = len(self._text_ids)
-
-    def generate(self, bits: str, num_sequences: int = 1) -> Row:
-        def measure() -> tuple[float, None]:
-            times = self._generate.decode(DTYPES[bits], self._prompt_ids, self._num_tokens, num_sequences)
-            return num_sequences * (len(times) - 1) / times[-1], None
-
-        return Row("transformers `generate`", bits, measure)
-
-    def decode(self, mesh: Mesh, prompt: str = PROMPT) -> Row:
-        def measure() -> tuple[float, Spent]:
-            first, whole = (ask(self._site, mesh.name, prompt, count) for count in (1, self._num_tokens))
-            return whole.tokens_per_s, spent(first, whole)
-
-        return Row(mesh.title, mesh.bits, measure)
-
-    def at_once(self, mesh: Mesh) -> Row:
-        prompts = [f"{PROMPT} It begins with number {number}." for number in range(NUM_AT_ONCE)]
-
-        def measure() -> tuple[float, None]:
-            return tokens_per_s_in_all(ask_at_once(self._site, mesh.name, prompts, 2 * self._num_tokens)), None
-
-        return Row(mesh.title, mesh.bits, measure)
-
-    def prefill_of_generate(self, bits: str) -> Row:
-        def measure() -> tuple[float, None]:
-            return self.num_prefill / self._generate.prefill_s(DTYPES[bits], self._text_ids), None
-
-        return Row("transformers `generate`", bits, measure)
-
-    def prefill(self, mesh: Mesh) -> Row:
-        def measure() -> tuple[float, None]:
-            chat = ask(self._site, mesh.name, TEXT * NUM_TEXTS, 1, is_chat=False)
-            return self.num_prefill / chat.first_token_s, None
-
-        return Row(mesh.title, mesh.bits, measure)
-
-    def llama(self, llama: Llama, *, is_split: bool) -> Row:
-        name = "llama.cpp, two RPC servers" if is_split else "llama.cpp"
-        return Row(name, "4", lambda: (llama.decode(self._num_tokens, is_split=is_split), None))
 
 
 @dataclass
@@ -156,20 +51,23 @@ class Tables:
 
 
 def tables(bench: Bench, llama: Llama | None, *, is_quick: bool) -> Tables:
-    of_llama = (
-        {"llama": bench.llama(llama, is_split=False), "llama-rpc": bench.llama(llama, is_split=True)} if llama else {}
-    )
+    of_llama = {name: bench.llama(llama, is_split=name != "llama") for name in ("llama", "llama-rpc") if llama}
     one = {mesh.bits: mesh for mesh in MESHES if mesh.num_nodes == 1}
     two = {mesh.bits: mesh for mesh in MESHES if mesh.num_nodes == 2}
     decode = {f"generate-{bits}": bench.generate(bits) for bits in DTYPES}
     decode |= {f"{mesh.num_nodes}-{mesh.bits}": bench.decode(mesh) for mesh in MESHES} | of_llama
-    at_once = {"1-16": bench.at_once(one["16"]), "2-16": bench.at_once(two["16"])}
+    at_once = {"1-16": bench.at_once(one["16"])}
     prefill = {"generate-32": bench.prefill_of_generate("32"), "1-32": bench.prefill(one["32"])}
     if not is_quick:
-        at_once = {"generate-16": bench.generate("16", NUM_AT_ONCE), **at_once, "1-4": bench.at_once(one["4"])}
+        at_once = {f"generate-{bits}": bench.generate(bits, NUM_AT_ONCE) for bits in DTYPES} | at_once
+        at_once |= {mesh.name: bench.at_once(mesh) for mesh in (two["16"], one["4"], two["4"])}
         prefill |= {"generate-16": bench.prefill_of_generate("16")}
         prefill |= {mesh.name: bench.prefill(mesh) for mesh in (two["32"], one["16"], one["4"])}
-    return Tables(decode, at_once, prefill, {})
+    texts, plain = {"free text": PROMPT, "a copied text": COPY}, two[DRAFTING.bits]
+    drafts = {
+        f"{text}-{mesh.drafts}": bench.drafts(mesh, text, texts[text]) for text in texts for mesh in (plain, DRAFTING)
+    }
+    return Tables(decode, at_once, prefill, drafts)
 
 
 def figures(found: Tables) -> dict[str, float | None]:
@@ -187,14 +85,14 @@ def figures(found: Tables) -> dict[str, float | None]:
 
 def main() -> None:
     chosen = options(__doc__)
-    rounds, num_tokens = (2, 20) if chosen.quick else (7, 64)
+    rounds, num_tokens = (2, 16) if chosen.quick else (7, 64)
     model = Path(manage("fetchmodel", MODEL).splitlines()[-1])
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         site = stack.enter_context(Site(folder / "mesh"))
         generate = stack.enter_context(Generate(model, list(DTYPES.values())))
         say("loading")
-        for mesh, nodes in [(mesh, mesh.start(site, model, folder)) for mesh in MESHES]:
+        for mesh, nodes in [(mesh, mesh.start(site, model, folder)) for mesh in [*MESHES, DRAFTING]]:
             stack.enter_context(site.serving(mesh.name, nodes))
         llama = stack.enter_context(Llama(*named, gguf(folder))) if (named := binaries()) else None
         bench = Bench(site, generate, num_tokens)
@@ -222,7 +120,8 @@ def show(found: Tables, bench: Bench, num_tokens: int) -> None:
     base = found.decode["generate-32"]
     print(f"One sequence, {num_tokens} tokens:\n{_table(found.decode, base)}\n")
     print(f"{NUM_AT_ONCE} sequences at once, tokens in all:\n{_table(found.at_once, base)}\n")
-    print(f"A prompt of {bench.num_prefill} tokens:\n{_table(found.prefill, found.prefill['generate-32'])}")
+    print(f"A prompt of {bench.num_prefill} tokens:\n{_table(found.prefill, found.prefill['generate-32'])}\n")
+    print(f"With drafts, {2 * num_tokens} tokens:\n{_table_of_drafts(found.drafts)}")
 
 
 def _table(rows: dict[str, Row], base: Row) -> str:
@@ -230,13 +129,31 @@ def _table(rows: dict[str, Row], base: Row) -> str:
     return table(["", "bits", "tokens/s", "over generate, 32 bits"], lines)
 
 
+def _table_of_drafts(rows: dict[str, Row]) -> str:
+    """Each text without drafts, then with them."""
+    plain = {name: rows[name.replace("-on", "-off")] for name in rows}
+    lines = [
+        [row.name, row.bits, spread(row.figures), f"{row.over(plain[name]):.2f}", f"{row.tokens_per_step:.2f}"]
+        for name, row in rows.items()
+    ]
+    return table(["", "bits", "tokens/s", "over drafts off", "tokens a step"], lines)
+
+
 def _bounds(rows: dict[str, Row], model: Path, llama: Llama | None) -> list[Bound]:
-    num_weights = sum(tensor.num_elements for tensor in open_model(model).tensors.values())
     found = []
     for name, row in rows.items():
-        num_bytes = llama.num_bytes if llama and name.startswith("llama") else int(num_weights * BYTES[row.bits])
+        num_bytes = llama.num_bytes if llama and name.startswith("llama") else _num_bytes(model, row.bits)
         found.append(Bound(row.name, row.bits, num_bytes, 1000 / median(row.figures), row.spent))
     return found
+
+
+def _num_bytes(model: Path, bits: str) -> int:
+    """Of weights that a token reads: all of them, because the table of tokens is the head, too."""
+    in_layer, in_table = BYTES[bits]
+    tensors = open_model(model).tensors.items()
+    return int(
+        sum(tensor.num_elements * (in_table if layer_of(name) is None else in_layer) for name, tensor in tensors)
+    )
 
 
 if __name__ == "__main__":

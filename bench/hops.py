@@ -9,15 +9,14 @@ round by round in turn. Tokens per second are those of decoding: the first token
 from __future__ import annotations
 
 import tempfile
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from bench.chats import ask
 from bench.report import finish, median, options, ratio, spread, table
 from tests.lab.processes import manage
-from tests.lab.site import Site, events
+from tests.lab.site import Site
 
 PROMPT = "Write a long story about a lighthouse keeper who finds a map."
 
@@ -52,29 +51,13 @@ VARIANTS = [
 
 
 def measure(site: Site, variant: Variant, num_tokens: int) -> Run:
-    """One chat of `num_tokens`, streamed; each event timed as it arrives."""
-    body = {
-        "model": variant.name,
-        "messages": [{"role": "user", "content": PROMPT}],
-        "temperature": 0,
-        "max_tokens": num_tokens,
-        "stream": True,
-        "meshnet": {"trace": True},
-    }
-    times: list[float] = []
-    hops: list[dict[str, Any]] = []
-    started = time.perf_counter()
-    with site.post("/v1/chat/completions", body, stream=True) as response:
-        for event in events(response):
-            trace = event.get("meshnet", {})
-            times += [time.perf_counter()] * len(trace.get("ids", []))
-            hops = trace.get("hops", hops)
-    assert len(times) == num_tokens, f"{variant.name}: {len(times)} tokens instead of {num_tokens}"
-    assert [hop["path"] for hop in hops[1:]] == [variant.path] * (len(variant.cuts) - 1)
-    second = hops[1] if len(hops) > 1 else {"ms_total": 0.0, "compute_ms": 0.0, "steps": 1}
+    """One chat of `num_tokens`."""
+    chat = ask(site, variant.name, PROMPT, num_tokens)
+    assert [hop["path"] for hop in chat.hops[1:]] == [variant.path] * (len(variant.cuts) - 1)
+    second = chat.hops[1] if len(chat.hops) > 1 else {"ms_total": 0.0, "compute_ms": 0.0, "steps": 1}
     return Run(
-        tokens_per_s=(num_tokens - 1) / (times[-1] - times[0]),
-        ttft_ms=(times[0] - started) * 1000,
+        tokens_per_s=chat.tokens_per_s,
+        ttft_ms=chat.first_token_s * 1000,
         hop_ms=second["ms_total"] / second["steps"],
         compute_ms=second["compute_ms"] / second["steps"],
     )
@@ -88,7 +71,8 @@ def main() -> None:
         for variant in VARIANTS:
             link = Path(folder) / variant.name
             link.symlink_to(model, target_is_directory=True)
-            nodes = site.mesh(link, variant.cuts, *variant.reach, MESHNET_WIRE_VERSIONS=variant.wire_versions)
+            flags = (*variant.reach, "--drafts", "off")  # so that each step gives a token
+            nodes = site.mesh(link, variant.cuts, *flags, MESHNET_WIRE_VERSIONS=variant.wire_versions)
             meshes.enter_context(nodes)
         for number in range(rounds + 1):
             for variant in VARIANTS:

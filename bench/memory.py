@@ -95,7 +95,7 @@ def make_model(folder: Path, num_layers: int) -> None:
     }
     parts = [{f"model.layers.{number}.{name}": shape for name, shape in layer.items()} for number in range(num_layers)]
     parts.append({"model.embed_tokens": (VOCABULARY, WIDTH), "model.norm": (WIDTH,), "lm_head": (VOCABULARY, WIDTH)})
-    places = {}
+    places: dict[str, str] = {}
     for number, part in enumerate(parts):
         file = f"model-{number + 1:05}-of-{len(parts):05}.safetensors"
         save_file(

@@ -111,7 +111,7 @@ class NodeApi:
     def _health(self, request: wire.Request, door: Door) -> wire.Response:
         layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}
         state = "draining" if self._is_draining else "ok"
-        load = {"cached_tokens": self._engine.cached_tokens, "sessions": self._engine.num_sessions}
+        load = self._engine.occupancy().as_dict()
         answer = {"state": state, "model": self.model_name, **layers, **load, "chats": self.num_chats}
         nonce = request.headers.get(names.NONCE, "")
         proof = {names.PROOF: prove(self._node_key, nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}

@@ -44,7 +44,12 @@ def cut_class(model_class: Any, start_layer: int, end_layer: int) -> Any:
             super().__init__(config)
             _cut(self, start_layer, end_layer)
 
-    Cut.__name__ = Cut.__qualname__ = model_class.__name__
+    # transformers finds how to rename and fuse a checkpoint's tensors by these, and does it for its own classes only.
+    Cut.__name__, Cut.__qualname__, Cut.__module__ = (
+        model_class.__name__,
+        model_class.__qualname__,
+        model_class.__module__,
+    )
     return Cut
 
 

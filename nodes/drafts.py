@@ -15,10 +15,11 @@ from collections.abc import Sequence
 MAX_DRAFTS = 32  # of one step, that a tail takes: each costs it a row of logits
 DEFAULT_DRAFTS = 8  # of one step, that a head guesses at most
 
-_SIZES = (3, 2)  # of the runs of tokens that are looked up, the surest first
+# Sizes of the runs of tokens that are looked up, the surest first, and how far each is trusted before it is known
+# better. Three tokens alone mislead in a list of numbers, where all entries begin alike.
+_FIRST_TRUST = {5: 0.8, 3: 0.5, 2: 0.5}
 _COST = 0.2  # of one more token in a step, in steps: between what wide and quantized arithmetic take
 _LEARNING = 0.25  # weight of the latest guess in what is thought of the others
-_FIRST_TRUST = 0.5
 _PLAIN_STEPS = 2  # measured before drafts begin
 _LOSS = 4.0  # plain steps' time that drafts may lose before they rest
 _REST_TOKENS = 128
@@ -34,14 +35,14 @@ class PromptLookup:
 
     def extend(self, token_ids: Sequence[int]) -> None:
         for token_id in token_ids:
-            for size in _SIZES:
+            for size in _FIRST_TRUST:
                 if len(self._ids) >= size:  # a run is entered when something follows it
                     self._ends[tuple(self._ids[-size:])] = len(self._ids)
             self._ids.append(token_id)
 
     def find(self) -> tuple[int, int]:
         """(size of the longest run that ended here before, where); (0, 0) when none has."""
-        for size in _SIZES:
+        for size in _FIRST_TRUST:
             end = self._ends.get(tuple(self._ids[-size:]), 0)
             if end:
                 return size, end
@@ -59,7 +60,7 @@ class Drafter:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lookup = PromptLookup()
-        self._trust = dict.fromkeys(_SIZES, _FIRST_TRUST)  # by the size of the run that was found
+        self._trust = dict(_FIRST_TRUST)
         self._size = 0  # of the run that was found last, and what followed it, whether or not that went into the step
         self._guesses: list[int] = []
         self._pace = Pace()

@@ -160,16 +160,16 @@ class Engine:
         next_look = self._clock() + _TICK_S
         with torch.inference_mode():
             while not self._stopping.is_set():
-                self._take_in(0.0 if len(self._schedule) else _TICK_S)
-                self.turn()
+                self.turn(_TICK_S)
                 if self._clock() >= next_look:
                     self._expire()
                     next_look = self._clock() + _TICK_S
         self._fail_what_waits()
         self._sessions.clear()
 
-    def turn(self) -> int:
-        """One forward, if there is something to work; how many steps were in it."""
+    def turn(self, wait_s: float = 0.0) -> int:
+        """Takes in what has come, waiting for it if there is nothing to do; then one forward. How many steps it had."""
+        self._take_in(0.0 if len(self._schedule) else wait_s)
         started = self._gather()
         works = self._schedule.next()
         if not works:
@@ -185,22 +185,22 @@ class Engine:
         return len(tasks)
 
     def _gather(self) -> float:
-        """Waits for the steps that belong into the next forward and are on their way; the time then."""
+        """Waits for steps that belong into the next forward and are on their way; the time when that is over."""
         now = self._clock()
-        while (patience_s := self._schedule.patience_s(now)) > 0 and not self._stopping.is_set():
-            self._take_in(patience_s)
+        while (patience_s := self._schedule.patience_s(now)) > 0 and self._take_in(patience_s):
             now = self._clock()
         return now
 
-    def _take_in(self, timeout_s: float) -> None:
-        """Puts the steps that have come in line, and does the errands."""
+    def _take_in(self, wait_s: float) -> bool:
+        """Puts the steps that have come in line, and does the errands; whether there was anything."""
         inbox = self._inbox
         try:
-            self._accept(inbox.get(timeout_s > 0, timeout_s))
+            self._accept(inbox.get(wait_s > 0, wait_s))
             while inbox.qsize():
                 self._accept(inbox.get_nowait())
         except queue.Empty:
-            return
+            return False
+        return True
 
     def _accept(self, what: Work | _Errand) -> None:
         if isinstance(what, Work):

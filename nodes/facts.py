@@ -10,6 +10,8 @@ from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
 from nodes.weights import ModelFolder, model_name
 
+VERSION = "0.1.0"  # of this program, as the tracker shows it; pyproject.toml has the same
+
 
 def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     """Tokens that caches may hold. Raises UsageError, memory.DoesNotFit."""
@@ -19,10 +21,11 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
     available = memory.available_bytes()
     try:
-        weights = memory.weight_bytes(_elements(options, folder), options.dtype, options.weights)
+        held = memory.weight_bytes(_elements(options, folder), options.dtype, options.weights)
         if keeps_dense(options, folder):
-            weights += _dense_bytes(options, folder)
-        return memory.room_for_tokens(weights, options.dtype, per_token, available, options.weights)
+            held += _dense_bytes(options, folder)
+        asked = options.max_kv_tokens
+        return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
 
@@ -44,7 +47,9 @@ def _elements(options: NodeOptions, folder: ModelFolder) -> dict[str, int]:
     return {name: tensor.num_elements for name, tensor in tensors.items()}
 
 
-def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) -> NodeFacts:
+def node_facts(
+    options: NodeOptions, folder: ModelFolder, endpoint: str | None, max_cached_tokens: int = 0
+) -> NodeFacts:
     model = ModelFacts(
         name=model_name(options.model),
         fingerprint=folder.fingerprint,
@@ -63,6 +68,8 @@ def node_facts(options: NodeOptions, folder: ModelFolder, endpoint: str | None) 
         threads=options.num_threads,
         dtype=options.dtype,
         weights=options.weights,
+        version=VERSION,
+        max_cached_tokens=max_cached_tokens,
         wire_versions=options.wire_versions,
     )
 

@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from nodes.backoff import Backoff
-from nodes.hub import Changed, Hub, HubFile, Listing, TryAgain
+from nodes.hub import Hub
+from nodes.hub_answers import Changed, TryAgain
+from nodes.hub_listing import HubFile, Listing
 from nodes.layout import ModelError
 from nodes.spans import Span, num_bytes
 from nodes.sparse import SparseFile
 
 logger = logging.getLogger(__name__)
 
-NO_PROGRESS_DEADLINE_S = 300.0
+NO_PROGRESS_DEADLINE_S = 600.0  # beyond the five minutes that huggingface.co counts requests in
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 MOST_RETRY_AFTER_S = 120.0
 LOOK_EVERY_S = 0.2

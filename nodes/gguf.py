@@ -130,6 +130,17 @@ class TensorReader:
             raise ModelError(f"{self._file.path} was changed while it was read; start again")
 
 
+def check_types(file: GgufFile) -> None:
+    """Raises ModelError where there is a tensor whose numbers can't be had from its bytes."""
+    for tensor in {tensor.type: tensor for tensor in file.tensors.values()}.values():
+        block = numpy.zeros((1, GGML_QUANT_SIZES[tensor.type][1]), dtype=numpy.uint8)
+        try:
+            dequantize(block, tensor.type)
+        except NotImplementedError:
+            fault = f"is of type {tensor.type.name}, which can't be unpacked here; take another quantization"
+            raise ModelError(f"{file.path}: tensor {tensor.name} {fault}") from None
+
+
 def _numbers(raw: bytes, tensor: GgufTensor, num_rows: int) -> NDArray[numpy.float32]:
     packed = numpy.frombuffer(raw, dtype=numpy.uint8).reshape(num_rows, tensor.row_bytes)
     with numpy.errstate(all="ignore"):  # a damaged scale is found by its result

@@ -29,8 +29,8 @@ def is_written(target: Path, tensors: Sequence[Named]) -> bool:
         return stream.read(len(header)) == header
 
 
-def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callable[[int], object]) -> None:
-    """`count` is told the bytes read, slice by slice. Raises ModelError, OSError, and what `count` raises."""
+def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callable[[int], object]) -> int:
+    """The bytes that were read; `count` is told of each slice's. Raises ModelError, OSError and what `count` raises."""
     partial = _partial(target)  # one writer: the caller holds the file's lock
     try:
         with TensorReader(file) as reader, partial.open("wb") as stream:
@@ -42,6 +42,7 @@ def write(file: GgufFile, tensors: Sequence[Named], target: Path, count: Callabl
             stream.flush()
             os.fsync(stream.fileno())  # else a power cut could leave a file of the right size without its data
         os.replace(partial, target)
+        return reader.num_bytes_read
     finally:
         partial.unlink(missing_ok=True)
 

@@ -7,7 +7,9 @@ nodes of one machine share them.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, gguf_config, gguf_conversion, weights
-from nodes.gguf import GgufFile, read_header
+from nodes.gguf import GgufFile, check_types, read_header
 from nodes.gguf_names import Named, named_tensors
 from nodes.gguf_tokenizer import save_tokenizer
 from nodes.locks import locked
 from nodes.weights import INDEX, ORIGIN, ModelFolder, Progress, Tensor, layer_of, no_progress
 
+logger = logging.getLogger(__name__)
+
 LOCK_PATIENCE_S = 600.0  # without progress of the process that holds it
 LAYOUT = 1  # raised when the same file would be converted otherwise
+
+_LOCKS = ".locks"  # in the folder: one for each file that several processes may want to make
 
 Parts = Mapping[str, Sequence[Named]]  # the tensors of each file of safetensors
 
@@ -38,13 +44,15 @@ class GgufFolder(ModelFolder):
     def prepare(self, start_layer: int, end_layer: int, progress: Progress = no_progress) -> None:
         """Makes the files of these layers that aren't there. `progress` is told bytes of the GGUF file."""
         wanted = {tensor.file for tensor in self.tensors_of(start_layer, end_layer).values()}
-        _make(self.file, self.parts, wanted, self.path, progress)
+        if num_bytes := _make(self.file, self.parts, wanted, self.path, progress):
+            whole, layers = self.file.changed_at[0] / 1e6, f"{start_layer}–{end_layer - 1}"
+            logger.info("Read %.1f of the %.1f MB of %s for layers %s", num_bytes / 1e6, whole, self.file.path, layers)
 
     def tokenizer_path(self) -> Path:
         """In a folder of its own: beside some families' config.json transformers would put its own rules in place of
         the file's. Raises ModelError where the file's tokenizer isn't one that is known."""
         folder = self.path / "tokenizer"
-        with locked(self.path / ".tokenizer.lock", LOCK_PATIENCE_S):
+        with locked(self.path / _LOCKS / "tokenizer", LOCK_PATIENCE_S):
             if not folder.exists():
                 with tempfile.TemporaryDirectory(dir=self.path, prefix=".making-") as scratch:
                     made = Path(scratch) / "tokenizer"
@@ -56,7 +64,7 @@ class GgufFolder(ModelFolder):
 def open_gguf(path: Path, say: catalog.Say = catalog.silent) -> GgufFolder:
     """Reads the header only; for the fingerprint, once, every byte. Raises ModelError."""
     file, fields, parts = _describe(path)
-    say(f"Computing the fingerprint of {path.name}, once")
+    say(f"Opening {path.name}; the first time all of it is read, for its fingerprint")
     digest = fingerprint.of_file(path)
     folder = catalog.cache_dir() / "models" / f"gguf-{LAYOUT}-{digest}"
     _write_json(folder / "config.json", fields)
@@ -75,11 +83,13 @@ def convert(path: Path, folder: Path) -> None:
     _write_json(folder / "config.json", fields)
     save_tokenizer(file, folder)
     _make(file, parts, parts.keys(), folder, no_progress)
+    shutil.rmtree(folder / _LOCKS)
 
 
 def _describe(path: Path) -> tuple[GgufFile, dict[str, Any], Parts]:
     """The header, the fields of config.json, and which tensors go into which file."""
     file = read_header(path)
+    check_types(file)
     architecture, fields = gguf_config.read_config(file)
     parts: dict[str, list[Named]] = {}
     for tensor in named_tensors(file, architecture, fields):
@@ -95,9 +105,10 @@ def _part_of(name: str) -> str:
     return "embedding.safetensors" if ".embed_tokens." in name else "head.safetensors"
 
 
-def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, progress: Progress) -> None:
+def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, progress: Progress) -> int:
+    """The bytes that were read of the file."""
     sizes = {part: sum(file.tensors[tensor.gguf_name].num_bytes for tensor in parts[part]) for part in sorted(wanted)}
-    done, total = 0, sum(sizes.values())
+    done, total, num_read = 0, sum(sizes.values()), 0
 
     def count(num_bytes: int) -> None:
         nonlocal done
@@ -110,14 +121,15 @@ def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, pro
         return gguf_conversion.num_bytes_so_far(target)
 
     for part, size in sizes.items():
-        with locked(folder / f".{part}.lock", LOCK_PATIENCE_S, partial(sign, folder / part)):
+        with locked(folder / _LOCKS / part, LOCK_PATIENCE_S, partial(sign, folder / part)):
             if gguf_conversion.is_written(folder / part, parts[part]):
                 count(size)
             else:
-                gguf_conversion.write(file, parts[part], folder / part, count)
-    with locked(folder / ".index.lock", LOCK_PATIENCE_S):
+                num_read += gguf_conversion.write(file, parts[part], folder / part, count)
+    with locked(folder / _LOCKS / INDEX, LOCK_PATIENCE_S):
         places = {tensor.name: part for part in parts if (folder / part).exists() for tensor in parts[part]}
         _write_json(folder / INDEX, {"metadata": {}, "weight_map": places})
+    return num_read
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:

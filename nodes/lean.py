@@ -13,7 +13,7 @@ import torch
 
 from nodes import lean_config
 from nodes.activations import DTYPES
-from nodes.lean_block import prepare, rms_norm
+from nodes.lean_block import prepare
 from nodes.lean_cache import LeanCache
 from nodes.lean_weights import LeanWeights, read_weights
 from nodes.rope import Rope
@@ -82,7 +82,7 @@ class LeanShard(Shard):
         if not any(sizes):
             return [torch.empty(0, self.vocab_size) for _ in rows]
         hidden = rows[0] if len(rows) == 1 else torch.cat(rows)
-        logits = held.head(rms_norm(hidden, held.norm, self._config.norm_epsilon))
+        logits = held.head(held.norm(hidden))
         if self._config.logits_divisor != 1.0:
             logits = logits / self._config.logits_divisor
         return list(logits.float().split_with_sizes(sizes))

@@ -69,11 +69,11 @@ class Block:
         config: LeanConfig,
         number: int,
         *,
-        attention_norm: torch.Tensor,
+        attention_norm: RmsNorm,
         qkv: Linear,
-        qk_norm: torch.Tensor | None,  # [heads + kv_heads, head_dim]
+        qk_norm: RmsNorm | None,  # of queries' heads, then keys'
         output: Linear,
-        mlp_norm: torch.Tensor,
+        mlp_norm: RmsNorm,
         gate_up: Linear,
         down: Linear,
     ) -> None:
@@ -85,9 +85,9 @@ class Block:
     def __call__(self, hidden: torch.Tensor, layer: int, work: Pass) -> torch.Tensor:
         """hidden: [tokens, width], left as it is; layer: counted from the hop's first."""
         config = self._config
-        normed = rms_norm(hidden, self._attention_norm, config.norm_epsilon)
+        normed = self._attention_norm(hidden)
         hidden = hidden + self._scaled(self._output(self._attend(self._qkv(normed), layer, work)))
-        normed = rms_norm(hidden, self._mlp_norm, config.norm_epsilon)
+        normed = self._mlp_norm(hidden)
         gate, up = self._gate_up(normed).chunk(2, 1)
         return hidden + self._scaled(self._down(config.activation(gate).mul_(up)))
 
@@ -101,7 +101,7 @@ class Block:
         heads = qkv.view(len(qkv), -1, config.head_dim)
         if self._qk_norm is not None:
             queries_keys = heads[:, : self._num_qk_heads]
-            queries_keys.copy_(rms_norm(queries_keys, self._qk_norm, config.norm_epsilon))
+            queries_keys.copy_(self._qk_norm(queries_keys))
         if self._is_rotary:
             heads = heads.float()
             turn(heads[:, : self._num_qk_heads, : 2 * work.turns.shape[-1]], work.turns)
@@ -132,7 +132,20 @@ class Block:
         return seen.view(grouped.shape).permute(2, 0, 1, 3).reshape(num_tokens, -1)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """x / its root mean square * weight, over the last dimension; rounded where transformers rounds."""
-    normed = functional.rms_norm(x.float(), x.shape[-1:], None, epsilon)
-    return normed.to(x.dtype) * weight
+class RmsNorm:
+    """x over its root mean square, times a weight, over the last dimension. Half of the operations torch's takes."""
+
+    def __init__(self, weight: torch.Tensor, epsilon: float) -> None:
+        """`weight`: [width], or [heads, width] where heads have weights of their own."""
+        root = math.sqrt(weight.shape[-1])
+        self._floor = torch.tensor(root * math.sqrt(epsilon))
+        # transformers rounds to the shard's dtype before the weight comes in; in float32 the root can be part of it.
+        self._is_wide = weight.dtype == torch.float32
+        self._weight, self._unit = (weight * root, 1.0) if self._is_wide else (weight, 1 / root)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        length = torch.hypot(torch.linalg.vector_norm(wide, 2, -1, True), self._floor)
+        if self._is_wide:
+            return (wide / length).mul_(self._weight)
+        return (wide / length.mul_(self._unit)).to(x.dtype).mul_(self._weight)

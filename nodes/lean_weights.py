@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from nodes import lean_layout
-from nodes.lean_block import Block
+from nodes.lean_block import Block, RmsNorm
 from nodes.lean_config import LeanConfig
 from nodes.lean_layout import EMBEDDING, HEAD, NORM, Layout, Product, Shape
 from nodes.linear import TABLES, Linear, make_linear
@@ -25,8 +25,9 @@ class LeanWeights:
 
     blocks: list[Block]
     embedding: Linear | None  # its rows, at the head
-    norm: torch.Tensor | None  # [width], at the tail
+    norm: RmsNorm | None  # at the tail
     head: Linear | None  # at the tail
+    num_bytes_read: int
 
 
 def read_weights(
@@ -42,11 +43,11 @@ def read_weights(
     with _Reader(folder, wanted, dtype) as reader:
         # First the largest, while there is nothing else: both its forms are in memory for a moment.
         tables = {
-            name: make_linear(reader.whole(name, wanted[name]), None, TABLES[weights])
+            name: make_linear(reader.whole(name, wanted[name]), None, TABLES[weights], is_table=True)
             for name in (EMBEDDING, HEAD)
             if name in wanted
         }
-        norm = reader.whole(NORM, wanted[NORM]) if NORM in wanted else None
+        norm = reader.norm(NORM, config) if NORM in wanted else None
         makes = _BlockReader(reader, config, weights)
         numbers = tqdm(range(*layers), "Loading layers", disable=not progress)
         blocks = [makes.block(number) for number in numbers]
@@ -55,6 +56,7 @@ def read_weights(
         embedding=tables[EMBEDDING] if layers[0] == 0 else None,
         norm=norm,
         head=None if norm is None else tables[EMBEDDING if config.is_tied else HEAD],
+        num_bytes_read=reader.num_bytes_read,
     )
 
 
@@ -99,6 +101,10 @@ class _Reader:
         except (EOFError, OSError) as error:
             raise ModelError(f"tensor {name} can't be read: {error}") from error
 
+    @property
+    def num_bytes_read(self) -> int:
+        return sum(file.num_bytes_read for file in self._files.values())
+
     def empty(self, *shape: int) -> torch.Tensor:
         return torch.empty(shape, dtype=self._dtype)
 
@@ -106,6 +112,9 @@ class _Reader:
         tensor = self.empty(*shape)
         self.rows(name, 0, tensor)
         return tensor
+
+    def norm(self, name: str, config: LeanConfig) -> RmsNorm:
+        return RmsNorm(self.whole(name, (config.width,)), config.norm_epsilon)
 
 
 class _BlockReader:
@@ -117,18 +126,14 @@ class _BlockReader:
 
     def block(self, number: int) -> Block:
         prefix, config, layout = lean_layout.prefix(number), self._config, self._layout
-        norms = [
-            self._reader.whole(prefix + name, (config.width,))
-            for name in (lean_layout.ATTENTION_NORM, lean_layout.MLP_NORM)
-        ]
         return Block(
             config,
             number,
-            attention_norm=norms[0],
+            attention_norm=self._reader.norm(prefix + lean_layout.ATTENTION_NORM, config),
             qkv=self._linear(prefix, layout.qkv, config.num_heads + config.num_kv_heads),
             qk_norm=self._qk_norm(prefix) if config.has_qk_norm else None,
             output=self._linear(prefix, layout.output),
-            mlp_norm=norms[1],
+            mlp_norm=self._reader.norm(prefix + lean_layout.MLP_NORM, config),
             gate_up=self._linear(prefix, layout.gate_up),
             down=self._linear(prefix, layout.down),
         )
@@ -156,14 +161,14 @@ class _BlockReader:
             self._reader.rows(name, first_row, out[rows])
         self._reader.rows(name, num_turned * head_dim, out[num_turned * head_dim :])
 
-    def _qk_norm(self, prefix: str) -> torch.Tensor:
-        """[heads + kv_heads, head_dim]: the queries' weight for each of their heads, then the keys'."""
+    def _qk_norm(self, prefix: str) -> RmsNorm:
+        """The queries' weight for each of their heads, then the keys'."""
         config, norms = self._config, []
         for name, heads in ((lean_layout.QUERY_NORM, config.num_heads), (lean_layout.KEY_NORM, config.num_kv_heads)):
             norm = self._reader.empty(config.head_dim)
             self._read(prefix + name, norm, 1)
             norms.append(norm.expand(heads, -1))
-        return torch.cat(norms)
+        return RmsNorm(torch.cat(norms), config.norm_epsilon)
 
 
 def _refuse(folder: ModelFolder, names: list[str], fault: str) -> None:

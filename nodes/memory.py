@@ -51,11 +51,21 @@ def _bytes_each(name: str, dtype: str, weights: str) -> float:
     return INT4_BYTES if weights == "int4" and ".layers." in name else INT8_BYTES
 
 
-def room_for_tokens(weight_bytes: int, dtype: str, bytes_per_token: int, available: int, weights: str = "dense") -> int:
-    """Tokens that caches may hold beside the weights. Raises DoesNotFit."""
+def room_for_tokens(
+    weight_bytes: int,
+    dtype: str,
+    bytes_per_token: int,
+    available: int,
+    weights: str = "dense",
+    asked: int | None = None,
+) -> int:
+    """Tokens that caches may hold beside the weights: a share of what is left, or as many as were asked for. Raises
+    DoesNotFit."""
     if not available:
-        return MAX_CACHED_TOKENS
+        return asked or MAX_CACHED_TOKENS
     needed = weight_bytes + WORKING_BYTES
+    if asked:
+        return _asked_tokens(asked, int(max(0, available - needed) / bytes_per_token))
     tokens = int(max(0, available - needed) * CACHE_SHARE / bytes_per_token)
     if tokens < LEAST_CACHED_TOKENS:
         least = needed + LEAST_CACHED_TOKENS * bytes_per_token / CACHE_SHARE
@@ -65,6 +75,13 @@ def room_for_tokens(weight_bytes: int, dtype: str, bytes_per_token: int, availab
 
 def _advice(weights: str) -> str:
     return "take fewer layers" if weights == "int4" else "take fewer layers, or --weights int4"
+
+
+def _asked_tokens(asked: int, most: int) -> int:
+    """Whoever names a number may take all that the weights leave."""
+    if asked > most:
+        raise DoesNotFit(f"leave room for {most} tokens in caches; --max-kv-tokens {asked} is more: lower it")
+    return asked
 
 
 def _available(meminfo: Path) -> int:

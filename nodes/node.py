@@ -28,6 +28,7 @@ from nodes.sockets import tls_context
 from nodes.state import NodeState
 from nodes.steps import Layers
 from nodes.text import Tokenizer
+from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
 from nodes.weights import ModelFolder, model_name, open_model
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_DEADLINE_S = 8.0  # for the step in hand and the answers that wait to be sent
 CLOSE_DEADLINE_S = 3.0
+PACE_DEADLINE_S = 60.0
 LARGE_ELEMENTS = 16_000_000  # a shard of fewer numbers leaves room in the processor's caches
 
 
@@ -48,6 +50,7 @@ class Node:
         self._server: NodeServer | None = None
         self._bridge: RelayHttpBridge | None = None
         self._api: NodeApi | None = None
+        self._ms_per_layer: float | None = None
         self._loading = Loading(stopping)
 
     def run(self) -> None:
@@ -73,7 +76,7 @@ class Node:
         folder = open_model(options.model, logger.info, self._loading.check)
         max_cached_tokens = room_for_caches(options, folder)
         endpoint = self._listen()
-        facts = node_facts(options, folder, endpoint)
+        facts = node_facts(options, folder, endpoint, max_cached_tokens)
         membership = Membership(tracker, state, facts, options.join_token, self._stopping)
         membership.hear = lambda standing: self._clock.set(standing.now)
         membership.news = self._news
@@ -104,8 +107,9 @@ class Node:
         # A tokenizer that can't be used is said before hours of loading.
         tokenizer = Tokenizer.load(folder, self._options.tokenizer) if registration.start_layer == 0 else None
         shard = _load(folder, registration, self._options, self._loading)
-        self._engine = Engine(shard, max_cached_tokens)
+        self._engine = Engine(shard, max_cached_tokens, node=self._options.name)
         self._engine.start()
+        self._measure_pace(self._engine)
         book = TicketBook(registration.peer_id, folder.fingerprint, self._clock)
         book.set_keys(registration.standing.ticket_keys)
         membership.hear = lambda standing: self._hear(standing, book)
@@ -145,6 +149,7 @@ class Node:
             self._bridge.start()
         if not self._wait_until_reachable(membership):
             return
+        logger.info("Caches: up to %d tokens of all chats together", max_cached_tokens)
         logger.info("Ready: layers %d–%d of %s", shard.start_layer, shard.end_layer - 1, name)
         self._stopping.wait()
 
@@ -192,7 +197,17 @@ class Node:
         if self._engine is None:
             return {"state": "loading", **self._loading.news()}
         state = "stopping" if self._stopping.is_set() else "serving"
-        return {"state": state, "cached_tokens": self._engine.cached_tokens, "sessions": self._engine.num_sessions}
+        pace = {} if self._ms_per_layer is None else {"ms_per_layer": self._ms_per_layer}
+        return {"state": state, **self._engine.occupancy().as_dict(), **pace}
+
+    def _measure_pace(self, engine: Engine) -> None:
+        """Also warms up the layers: the first chat doesn't find them cold."""
+        try:
+            self._ms_per_layer = round(engine.measure_pace().result(PACE_DEADLINE_S), 3)
+        except Exception as error:  # a node that is slow, or whose layers fail, says so when it is asked to work
+            logger.warning("The time of a layer couldn't be measured: %r", error)
+            return
+        logger.info("One token takes %.2f ms in each layer", self._ms_per_layer)
 
     def _drain(self) -> None:
         """Ends what runs here after the step in hand; every asker gets an answer."""
@@ -209,7 +224,8 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
     start, end = registration.start_layer, registration.end_layer
     with loading:
         folder.prepare(start, end, loading)
-    logger.info("Loading layers %d–%d in %s, %d threads", start, end - 1, options.dtype, options.num_threads)
+    logger.info("Loading layers %d–%d in %s", start, end - 1, options.dtype)
+    logger.info("Threads that compute: %d; %s", options.num_threads, usable_cores().words(options.num_threads))
     torch.set_num_threads(options.num_threads)
     shard = load_shard(
         folder,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from nodes.drafts import DEFAULT_DRAFTS, MAX_DRAFTS
 from nodes.state import default_folder
+from nodes.threads import usable_cores
 from relay.wire import PING_S, WIRE_VERSIONS
 
 WEIGHTS = ("dense", "int8", "int4")
@@ -155,9 +155,8 @@ def _max_drafts(text: str) -> int:
 
 
 def _threads(asked: int | None) -> int:
-    """One core stays free for the threads that talk: computing on every core of a busy machine is far slower."""
     if asked is None:
-        return max(1, len(os.sched_getaffinity(0)) - 1)
+        return usable_cores().num_threads
     if asked < 1:
         raise UsageError(f"--threads {asked}: at least one")
     return asked

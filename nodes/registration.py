@@ -71,6 +71,7 @@ class NodeFacts:
     device: str = "cpu"
     version: str = ""
     ms_per_layer: float | None = None
+    max_cached_tokens: int = 0  # of all sessions together
     wire_versions: tuple[int, ...] = WIRE_VERSIONS
 
     def as_message(self) -> dict[str, Any]:

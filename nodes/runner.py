@@ -73,7 +73,8 @@ class Runner:
         step = work.step
         if session.cache is None:
             session.cache = self._shard.new_cache(*work.hop, room_tokens=session.reserved_tokens)
-        session.cache.crop_to(step.position)
+        elif session.cache.num_tokens > step.position:
+            session.cache.crop_to(step.position)
         inputs = step.token_ids if step.hidden is None else step.hidden[0]
         return Row(session.cache, step.position, inputs, 0 if step.sampling is None else 1 + step.num_drafts)
 
@@ -81,21 +82,27 @@ class Runner:
         """In one forward pass: of each its hidden states [tokens, width] or logits [1 + drafts, vocab_size]."""
         if len(tasks) == 1:
             return [self._alone(tasks[0])]
-        start_layer, end_layer = tasks[0].work.hop
         try:
-            outputs = self._shard.forward([task.row for task in tasks], start_layer, end_layer)
+            outputs = self._shard.forward([task.row for task in tasks], *tasks[0].work.hop)
         except Exception as error:
             logger.warning("a forward of %d sessions failed, each is worked alone: %s", len(tasks), error)
-            return [self._alone(task) for task in tasks]
+            return [self._again(task) for task in tasks]
         return [
-            output if _are_numbers(output) else self._alone(task) for task, output in zip(tasks, outputs, strict=True)
+            output if _are_numbers(output) else self._again(task) for task, output in zip(tasks, outputs, strict=True)
         ]
 
-    def _alone(self, task: Task) -> torch.Tensor | Exception:
-        row, (start_layer, end_layer) = task.row, task.work.hop
+    def _again(self, task: Task) -> torch.Tensor | Exception:
+        """By itself, after a forward with others that may have reached some of the cache's layers."""
         try:
-            row.cache.crop_to(row.position)
-            [output] = self._shard.forward([row], start_layer, end_layer)
+            task.row.cache.crop_to(task.row.position)
+        except Exception as error:
+            return error
+        return self._alone(task)
+
+    def _alone(self, task: Task) -> torch.Tensor | Exception:
+        start_layer, end_layer = task.work.hop
+        try:
+            [output] = self._shard.forward([task.row], start_layer, end_layer)
         except Exception as error:
             return error
         if end_layer == self._shard.num_layers or _are_numbers(output):  # whoever samples looks at logits

@@ -70,8 +70,9 @@ class Shard(ABC):
         """Each row through layers [start_layer, end_layer): hidden states [tokens, width] in the shard's dtype, or
         after the model's last layer float32 logits [num_logits, vocab_size].
 
-        Rows of one call are of different sessions; each row's cache has its tokens afterwards. The caller is in
-        torch.inference_mode(). Multiplied in the shard's dtype, logits then cast: what transformers' generate does.
+        Rows of one call are of different sessions; each row's cache has its tokens afterwards. Inputs are left as they
+        are, and no later call writes over an output: it may be answered again. The caller is in torch.inference_mode().
+        Multiplied in the shard's dtype, logits then cast: what transformers' generate does.
         """
 
     def check_hop(self, start_layer: int, end_layer: int) -> None:

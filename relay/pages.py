@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HUGE_BYTES = 2 << 20
+MOST_BYTES = 128 * HUGE_BYTES  # moved at once, so that a signal needn't wait for the whole of a large model
 _COLLAPSE = 25  # madvise of Linux 6.1: now, and whatever the system's own setting is
 _REGION = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[heap\]|\[anon.*\])?")
 _HUGE = re.compile(r"^AnonHugePages: *(\d+) kB", re.MULTILINE)
@@ -47,11 +48,10 @@ def huge_bytes() -> int:
 
 
 def _regions(maps: str) -> Iterator[tuple[int, int]]:
-    """(start, end) of the huge pages that fit into each writable region that isn't a file's."""
+    """(start, end) of the huge pages that fit into each writable region that isn't a file's, in pieces."""
     for found in filter(None, map(_REGION.fullmatch, maps.splitlines())):
         start, end = -(-int(found[1], 16) // HUGE_BYTES) * HUGE_BYTES, int(found[2], 16) // HUGE_BYTES * HUGE_BYTES
-        if start < end:
-            yield start, end
+        yield from ((piece, min(end, piece + MOST_BYTES)) for piece in range(start, end, MOST_BYTES))
 
 
 def _advise(start: int, end: int, advice: int) -> None:

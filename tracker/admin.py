@@ -54,7 +54,8 @@ class NodeAdmin(ModelAdmin):
         ("model", "peer_id", "key_id", "joined_with"),
         ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address"),
         ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer"),
-        ("state", "done_bytes", "total_bytes", "cached_tokens", "sessions", "last_seen", "lease_until", "created"),
+        ("state", "done_bytes", "total_bytes", "last_seen", "lease_until", "created"),
+        ("sessions", "cached_tokens", "reserved_tokens", "max_cached_tokens"),
     )
 
     def get_readonly_fields(self, request: HttpRequest, node: Node | None = None) -> list[str]:

@@ -79,6 +79,7 @@ class Registration(_Strict):
     threads: Small | None = None
     memory_bytes: Count | None = None
     ms_per_layer: Milliseconds | None = None
+    max_cached_tokens: Count | None = None
 
     @model_validator(mode="after")
     def _layers_exist(self) -> Registration:
@@ -95,6 +96,8 @@ class Heartbeat(_Strict):
     done_bytes: Count | None = None  # of its weights, while it fetches them
     total_bytes: Count | None = None
     cached_tokens: Count | None = None
+    reserved_tokens: Count | None = None
+    max_cached_tokens: Count | None = None
     sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ms_per_layer: Milliseconds | None = None
 

@@ -79,7 +79,13 @@ def node_story(node: Node, now: datetime, present: set[str]) -> dict[str, Any]:
     return {
         "name": node.name,
         "layers": str(shard or ""),
+        "version": node.version or None,
         "weights": node.weights or None,
+        "ms_per_layer": node.ms_per_layer,
+        "sessions": node.sessions,
+        "cached_tokens": node.cached_tokens,
+        "reserved_tokens": node.reserved_tokens,
+        "max_cached_tokens": node.max_cached_tokens,
         "is_online": standing.is_online,
         "reason": standing.reason,
         "state": node.state or None,

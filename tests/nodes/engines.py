@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nodes.engine import EngineError, Step, StepResult
+from nodes.engine import EngineError, Occupancy, Step, StepResult
 from nodes.sampling import TokenLogprobs
 from nodes.sessions import Sessions
 
@@ -47,6 +47,10 @@ class FakeEngine:
     @property
     def num_sessions(self) -> int:
         return self.sessions.num_open
+
+    def occupancy(self) -> Occupancy:
+        held = self.sessions
+        return Occupancy(held.num_open, held.cached_tokens, held.reserved_tokens, held._max_cached_tokens)
 
     def submit(self, step: Step) -> Future[StepResult]:
         return self._thread.submit(self._work, step)

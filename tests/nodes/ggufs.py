@@ -106,6 +106,8 @@ def _metadata(config: Any) -> dict[str, Any]:
     }
     if hasattr(config, "head_dim"):
         fields |= {"attention.key_length": config.head_dim, "attention.value_length": config.head_dim}
+    if config.model_type == "mistral":
+        fields["attention.sliding_window"] = config.sliding_window
     return {"general.architecture": architecture} | {f"{architecture}.{key}": value for key, value in fields.items()}
 
 

@@ -377,6 +377,9 @@ def test_health_says_what_is_held_and_proves_the_key_over_http_only(mesh: Mesh) 
         "start_layer": 0,
         "end_layer": 2,
         "cached_tokens": 0,
+        "reserved_tokens": 0,
+        "max_cached_tokens": 10_000,
+        "batch": 0.0,
         "sessions": 0,
         "chats": 0,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
 import zipfile
 from pathlib import Path
 
@@ -14,11 +13,12 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
-from nodes import catalog, locks
+from nodes import catalog
 from nodes.catalog import CatalogError, Entry
 from nodes.management.commands.fetchmodel import Command
 from nodes.text import Tokenizer
 from nodes.weights import ModelError, ModelFolder, open_model
+from tests.nodes.ggufs import make_gguf
 from tests.nodes.greedy import greedy_ids, load_hops
 
 
@@ -75,6 +75,21 @@ def test_a_file_that_cannot_be_converted_leaves_nothing(shelf: Path, monkeypatch
         open_model("toy")
 
 
+def test_a_file_is_unpacked_whole_and_keeps_its_own_fingerprint(
+    shelf: Path, tiny_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = make_gguf(tiny_path, tmp_path / "x.gguf").read_bytes()
+    offer(monkeypatch, put_wheel(shelf, content))
+    folder, source = open_model("toy"), open_model(tiny_path)
+    assert folder.fingerprint == hashlib.sha256(content).hexdigest()
+    assert folder.tensors.keys() == source.tensors.keys()
+    assert greedy_ids(load_hops(folder, [(0, 6)], "float32"), [5, 6, 7], 5, 8) == greedy_ids(
+        load_hops(source, [(0, 6)], "float32"), [5, 6, 7], 5, 8
+    )
+    assert Tokenizer.load(folder).plain_prompt("the fox") == Tokenizer.load(source).plain_prompt("the fox")
+    assert left_behind() == ["toy"]
+
+
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(CatalogError, match="smollm2-135m-instruct"):
         catalog.ensure("gpt-5")
@@ -88,29 +103,6 @@ def test_what_is_there_is_not_fetched_again(shelf: Path, monkeypatch: pytest.Mon
     said: list[str] = []
     assert catalog.ensure("toy", said.append) == folder
     assert said == []
-
-
-def test_others_wait_while_one_process_makes_a_model(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready, release = context.Event(), context.Event()
-    process = context.Process(target=hold_lock, args=(str(tmp_path / "x.lock"), ready, release))
-    process.start()
-    try:
-        assert ready.wait(30)
-        with open(tmp_path / "x.lock", "w") as file:
-            assert not locks._is_ours(file.fileno())
-            release.set()
-            process.join(30)
-            assert locks._is_ours(file.fileno())
-    finally:
-        release.set()
-        process.join(30)
-
-
-def hold_lock(path: str, ready: multiprocessing.Event, release: multiprocessing.Event) -> None:  # type: ignore[valid-type]
-    with locks.locked(Path(path), 30):
-        ready.set()  # type: ignore[attr-defined]
-        release.wait(30)  # type: ignore[attr-defined]
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from nodes.engine import EngineError
 from nodes.events import StreamAnswer
 from relay import wire
 from tests.nodes.meshes import CONTEXT_LENGTH, Mesh, tell
+from tests.nodes.models import make_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,46 @@ def test_a_chat_streams_its_events_a_summary_and_done(mesh: Mesh) -> None:
     assert hop["compute_ms"] == 2.0 * hop["steps"]
     assert hop["queue_ms"] == 0.5 * hop["steps"]
     assert told.is_done
+
+
+def test_a_template_that_writes_bos_is_counted_as_transformers_does(mesh: Mesh) -> None:
+    """The tokenizer of these nodes puts a BOS before plain text, and its template writes one itself."""
+    told = mesh.chat("abc", max_tokens=1)
+    messages = [{"role": "user", "content": "abc"}]
+    encoded: Any = make_tokenizer().apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+
+    assert told.summary["usage"]["prompt_tokens"] == len(encoded["input_ids"])
+    assert told.events[0]["meshnet"]["prompt_ids"].count(0) == 1
+
+
+def test_log_probabilities_come_with_the_ids_they_are_of(mesh: Mesh) -> None:
+    told = mesh.chat("abc", max_tokens=5, top_logprobs=2)
+    entries = [one for event in told.content for one in event["meshnet"].get("logprobs", [])]
+
+    assert [one["logprob"] for one in entries] == [-token_id / 2 for token_id in told.ids]
+    assert [len(one["top"]) for one in entries] == [2] * 5
+    assert "".join(one["token"] for one in entries) == told.text
+
+
+def test_a_text_that_repeats_itself_comes_in_fewer_steps() -> None:
+    with Mesh([(0, 2), (2, 4)], next_token=lambda position, last_id: 270 + last_id % 5) as made:
+        told = made.chat("abc", max_tokens=45)
+        made.wait_until_free()
+
+    assert [270 + token_id % 5 for token_id in told.ids[:-1]] == told.ids[1:]
+    assert told.summary["hops"][1]["accepted"] > 0
+    assert told.summary["usage"]["completion_tokens"] == len(told.ids) == 45
+
+
+def test_a_bias_of_no_token_is_refused_before_the_stream_opens(mesh: Mesh) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "logit_bias": {"512": 1}}
+    assert b'"param": "logit_bias"' in refused(mesh, body, 400)["raw"]
+
+
+def test_a_bias_as_long_as_may_be_leaves_room_for_the_ids_of_a_chunk(mesh: Mesh) -> None:
+    biases = {str(number): -99.999 for number in range(150, 450)}
+    told = mesh.chat("abc" * 30, max_tokens=2, logit_bias=biases)
+    assert len(told.ids) == 2
 
 
 def test_after_a_chat_every_hop_is_free(mesh: Mesh) -> None:

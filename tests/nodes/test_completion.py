@@ -45,7 +45,13 @@ def test_what_is_asked_for_is_taken() -> None:
 
 
 def test_what_changes_the_choice_is_taken_and_a_bias_of_nothing_left_out() -> None:
-    asked = {"top_k": 40, "min_p": 0.05, "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.1}
+    asked: dict[str, Any] = {
+        "top_k": 40,
+        "min_p": 0.05,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -1,
+        "repetition_penalty": 1.1,
+    }
     sampling = read(**asked, logit_bias={"7": -100, "8": 0, "9": 1.23456}, top_logprobs=2).sampling
 
     assert {name: getattr(sampling, name) for name in asked} == asked

@@ -19,6 +19,7 @@ from nodes.sessions import Busy, Missing, Stale
 from nodes.shard import Shard, load_shard
 from nodes.weights import ModelFolder
 from tests.nodes.greedy import chunks_of, generated
+from tests.nodes.shards import NUM_LAYERS, FakeShard
 
 ID, OTHER = "a" * 32, "b" * 32
 WAIT_S = 30
@@ -234,69 +235,68 @@ class breaking_layer:
         self._hook.remove()
 
 
-class blocked_layer:
-    """Holds the engine in a step until it is let go."""
+class Blocked:
+    """An engine that is held in a step until it is let go, over a shard without a model."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self) -> None:
         self.entered, self.let_go = threading.Event(), threading.Event()
-        self._hook = _layers(shard)[0].register_forward_pre_hook(self._wait)
+        shard = FakeShard()
+        shard.before = self._wait
+        self.engine = Engine(shard, 4000)
+        self.engine.start()
+        self.in_hand = self.submit(1, 0)
+        assert self.entered.wait(WAIT_S)
 
-    def _wait(self, *_: object) -> None:
+    def _wait(self) -> None:
         self.entered.set()
         assert self.let_go.wait(WAIT_S)
 
-    def release(self) -> None:
-        self._hook.remove()
-        self.let_go.set()
+    def submit(self, number: int, position: int, session: str = ID) -> Future[StepResult]:
+        return self.engine.submit(step(number, position, (5,), session=session, end_layer=NUM_LAYERS))
 
 
-def test_a_full_queue_says_busy_at_once_but_still_closes(engine: Engine) -> None:
-    block = blocked_layer(engine.shard)
-    first = engine.submit(step(1, 0, (5,)))
-    assert block.entered.wait(WAIT_S)
-    waiting = [engine.submit(step(2 + number, 1 + number, (5,))) for number in range(MAX_QUEUED)]
-    refused = engine.submit(step(999, 0, (5,), session=OTHER))
+@pytest.fixture
+def blocked() -> Iterator[Blocked]:
+    made = Blocked()
+    yield made
+    made.let_go.set()
+    assert made.engine.stop(WAIT_S)
+
+
+def test_a_full_queue_says_busy_at_once_but_still_closes(blocked: Blocked) -> None:
+    waiting = [blocked.submit(2 + number, 1 + number) for number in range(MAX_QUEUED)]
+    refused = blocked.submit(999, 0, OTHER)
     assert isinstance(refused.exception(0), Busy)
-    closed = engine.close_session(OTHER, 0, time.monotonic() + 60)
-    block.release()
-    assert first.result(WAIT_S).token_ids
+    closed = blocked.engine.close_session(OTHER, 0, time.monotonic() + 60)
+    blocked.let_go.set()
+    assert blocked.in_hand.result(WAIT_S).token_ids
     assert all(future.result(WAIT_S).token_ids for future in waiting)
     assert not closed.result(WAIT_S)
 
 
-def test_a_cancelled_step_is_not_worked(engine: Engine) -> None:
-    block = blocked_layer(engine.shard)
-    engine.submit(step(1, 0, (5,)))
-    assert block.entered.wait(WAIT_S)
-    waiting = engine.submit(step(1, 0, (5,), session=OTHER))
+def test_a_cancelled_step_is_not_worked(blocked: Blocked) -> None:
+    waiting = blocked.submit(1, 0, OTHER)
     assert waiting.cancel()
-    block.release()
-    engine.close_session(ID, 0, time.monotonic() + 60).result(WAIT_S)
-    assert engine.num_sessions == 0
+    blocked.let_go.set()
+    blocked.engine.close_session(ID, 0, time.monotonic() + 60).result(WAIT_S)
+    assert blocked.engine.num_sessions == 0
 
 
-def test_it_says_how_long_a_step_waited_and_worked(engine: Engine) -> None:
-    block = blocked_layer(engine.shard)
-    first = engine.submit(step(1, 0, (5,)))
-    assert block.entered.wait(WAIT_S)
-    second = engine.submit(step(1, 0, (5,), session=OTHER))
-    block.release()
-    assert first.result(WAIT_S).compute_ms > 0
-    assert 0 < second.result(WAIT_S).queue_ms <= first.result().compute_ms + 1000
+def test_it_says_how_long_a_step_waited_and_worked(blocked: Blocked) -> None:
+    second = blocked.submit(1, 0, OTHER)
+    blocked.let_go.set()
+    assert blocked.in_hand.result(WAIT_S).compute_ms > 0
+    assert 0 < second.result(WAIT_S).queue_ms <= blocked.in_hand.result().compute_ms + 1000
 
 
-def test_stopping_finishes_the_step_in_hand_and_fails_those_that_wait(make_engine: MakeEngine) -> None:
-    engine = make_engine()
-    block = blocked_layer(engine.shard)
-    in_hand = engine.submit(step(1, 0, (5,)))
-    assert block.entered.wait(WAIT_S)
-    waiting = engine.submit(step(1, 0, (5,), session=OTHER))
+def test_stopping_finishes_the_step_in_hand_and_fails_those_that_wait(blocked: Blocked) -> None:
+    engine, waiting = blocked.engine, blocked.submit(1, 0, OTHER)
     assert not engine.stop(0.01)
-    block.release()
+    blocked.let_go.set()
     assert engine.stop(WAIT_S)
-    assert in_hand.result(0).token_ids
+    assert blocked.in_hand.result(0).token_ids
     assert isinstance(waiting.exception(0), Busy)
-    assert isinstance(engine.submit(step(2, 1, (5,))).exception(0), Busy)
+    assert isinstance(blocked.submit(2, 1).exception(0), Busy)
     assert engine.cached_tokens == 0
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def test_a_node_says_what_it_holds_and_how_it_is_reached(options: NodeOptions, t
     said = facts.node_facts(options, tiny, "http://127.0.0.1:7002")
 
     assert (said.start_layer, said.end_layer, said.endpoint, said.relay) == (2, 6, "http://127.0.0.1:7002", True)
-    assert (said.threads, said.dtype, said.weights) == (2, "float32", "dense")
+    assert (said.threads, said.dtype, said.weights, said.version) == (2, "float32", "dense", facts.VERSION)
     assert said.model.fingerprint == tiny.fingerprint
     assert (said.model.num_layers, said.model.hidden_size) == (6, 64)
 
@@ -47,6 +48,18 @@ def test_dense_weights_are_kept_beside_int4_where_memory_allows(
         monkeypatch.setattr("nodes.memory.available_bytes", lambda available=available: available)
         assert facts.keeps_dense(int4, tiny) is kept
         assert not facts.keeps_dense(options, tiny)
+
+
+def test_room_for_caches_is_what_was_asked_for(options: NodeOptions, tiny: ModelFolder) -> None:
+    assert facts.room_for_caches(replace(options, max_kv_tokens=777), tiny) == 777
+    with pytest.raises(memory.DoesNotFit, match=r"layers 2–5 of .* leave room for \d+ tokens .* lower it"):
+        facts.room_for_caches(replace(options, max_kv_tokens=10**12), tiny)
+
+
+def test_the_version_is_the_projects() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+    assert project["version"] == facts.VERSION
 
 
 def test_layers_that_the_model_hasnt_are_a_usage_error(options: NodeOptions, tiny: ModelFolder) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from nodes.backoff import Backoff
 from nodes.fetch import Fetcher, HubUnreachable, Patience
-from nodes.hub import Hub, HubFile, HubId, Listing
+from nodes.hub import Hub
+from nodes.hub_listing import HubFile, HubId, Listing
 from nodes.layout import ModelError
 from nodes.sparse import Record, SparseFile
 from tests.lab.hub import Faults, LocalHub

@@ -17,7 +17,7 @@ from django.core.management import call_command
 from gguf import GGMLQuantizationType
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config
 
 from nodes import gguf_folder
 from nodes.gguf_folder import GgufFolder
@@ -44,6 +44,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "llama": LlamaConfig(**SIZES, head_dim=16, rms_norm_eps=1e-5),
     "llama, tied": LlamaConfig(**SIZES, head_dim=16, tie_word_embeddings=True),
     "mistral-like": LlamaConfig(**SIZES, head_dim=32, rope_parameters={"rope_theta": 1e6, "rope_type": "default"}),
+    "mistral": MistralConfig(**SIZES, head_dim=16, sliding_window=8),
     "qwen2": Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen3": Qwen3Config(**SIZES, head_dim=32),
 }
@@ -160,7 +161,7 @@ def test_the_fingerprint_is_the_files(sources: dict[str, Path], tmp_path: Path) 
     assert open_model(tmp_path / "y.gguf").path == open_model(make_gguf(sources["llama"], path)).path
 
 
-@pytest.mark.parametrize("name", ["llama", "llama, tied"])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_halves_of_the_file_answer_like_the_whole_model(
     name: str, sources: dict[str, Path], tmp_path: Path, reads: list[tuple[int, int]]
 ) -> None:
@@ -173,7 +174,8 @@ def test_halves_of_the_file_answer_like_the_whole_model(
         assert not any(a < other.start + other.num_bytes and other.start < b for a, b in reads for other in foreign)
         assert 0 < num_bytes(reads) < path.stat().st_size * 2 / 3
     ids, _ = generated(source, PROMPT, 8, 16, "float32")
-    assert greedy_ids(load_hops(folder, halves, "float32"), PROMPT, 8, 16) == ids
+    for executor in ("transformers", "lean"):
+        assert greedy_ids(load_hops(folder, halves, "float32", executor), PROMPT, 8, 16) == ids
 
 
 def is_foreign(name: str, start: int, end: int) -> bool:
@@ -270,6 +272,17 @@ def test_numbers_that_are_none_are_refused_with_their_tensors_name(sources: dict
     folder.prepare(0, 1)
     with pytest.raises(ModelError, match=r"x\.gguf: tensor blk\.1\.ffn_norm\.weight .* damaged"):
         folder.prepare(1, 2)
+
+
+def test_a_type_that_cannot_be_unpacked_is_refused_when_the_file_is_opened(
+    sources: dict[str, Path], tmp_path: Path
+) -> None:
+    blocks = numpy.zeros((300, 80), dtype=numpy.uint8)  # two blocks of 32 numbers a row
+    path = make_gguf(sources["llama"], tmp_path / "x.gguf", tensors={"token_embd.weight": (blocks, "Q8_1")})
+    with pytest.raises(
+        ModelError, match=r"x\.gguf: tensor token_embd\.weight is of type Q8_1, which can't be unpacked"
+    ):
+        open_model(path)
 
 
 def test_head_and_tail_take_the_tokenizer_from_the_file(sources: dict[str, Path], tmp_path: Path) -> None:

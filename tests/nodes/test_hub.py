@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from huggingface_hub import close_session, constants
 
-from nodes.hub import Hub, HubId, TryAgain
+from nodes.hub import Hub
+from nodes.hub_answers import TryAgain
+from nodes.hub_listing import HubId
 from nodes.layout import ModelError
 from tests.lab.hub import LocalHub
 from tests.lab.terminator import make_certificates

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from huggingface_hub import constants
 from pytest_django.fixtures import Settings
 
 from nodes import hub_folder, weights
 from nodes.fetch import HubUnreachable
-from nodes.hub import Hub, HubId
-from nodes.hub_folder import HubFolder, open_hub
+from nodes.hub import Hub
+from nodes.hub_folder import HubFolder
+from nodes.hub_listing import HubId
 from nodes.layout import INDEX, ModelError
 from nodes.management.commands.fetchmodel import Command
 from nodes.sparse import Record
@@ -47,6 +49,13 @@ def cache(tmp_path: Path, settings: Settings) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(autouse=True)
+def downloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where huggingface_hub keeps what it downloads."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "downloads"))
+    return tmp_path / "downloads"
+
+
 @pytest.fixture
 def local(source: Path, single_source: Path) -> Iterator[LocalHub]:
     with LocalHub({NAME: source, "acme/single": single_source}) as hub:
@@ -56,6 +65,12 @@ def local(source: Path, single_source: Path) -> Iterator[LocalHub]:
 @pytest.fixture
 def hub(local: LocalHub) -> Hub:
     return Hub(local.url, timeout_s=5)
+
+
+def open_hub(model: HubId, *, hub: Hub) -> HubFolder:
+    folder = hub_folder.open_hub(model, hub=hub)
+    assert isinstance(folder, HubFolder)
+    return folder
 
 
 def same_tensors(folder: HubFolder, source: Path, start: int, end: int) -> bool:
@@ -295,6 +310,24 @@ def test_a_hub_that_never_answers_is_given_up(local: LocalHub, hub: Hub, monkeyp
     local.faults.statuses = [503] * 20
     with pytest.raises(HubUnreachable, match="HTTP 503"):
         open_hub(MODEL, hub=hub)
+
+
+def test_what_was_downloaded_whole_before_is_taken(
+    local: LocalHub, hub: Hub, source: Path, downloads: Path, cache: Path
+) -> None:
+    commit, repository = local.commit(NAME), downloads / "models--acme--tiny"
+    snapshot = shutil.copytree(source, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for asked in (hub, Hub(local.url, is_offline=True)):
+        folder = hub_folder.open_hub(MODEL, hub=asked)
+        folder.prepare(0, 8)
+        assert folder.path == snapshot
+        assert folder.fingerprint == open_model(source).fingerprint
+    assert local.sent_weights == 0
+
+    (snapshot / "tokenizer.json").write_text("{}")  # not all of what the hub lists
+    assert hub_folder.open_hub(MODEL, hub=hub).path.is_relative_to(cache)
 
 
 def test_fetchmodel_fetches_some_layers_and_prints_the_folder(

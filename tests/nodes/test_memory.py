@@ -43,6 +43,24 @@ def test_what_doesnt_fit_says_what_is_needed_and_what_there_is() -> None:
         memory.room_for_tokens(2 * 10**9, "bfloat16", 10_000, GIB)
 
 
+def test_whoever_names_a_number_of_tokens_gets_it_where_memory_has_room() -> None:
+    def room(asked: int | None = None, available: int = 4 * GIB) -> int:
+        return memory.room_for_tokens(10**9, "bfloat16", 10_000, available, asked=asked)
+
+    usual = room()
+    assert room(100) == 100
+    assert room(usual + 1000) == usual + 1000
+    with pytest.raises(DoesNotFit, match="leave room for 309496 tokens in caches; --max-kv-tokens 400000 is more"):
+        room(400_000)
+    assert room(400_000, available=0) == 400_000
+
+
+def test_where_attention_is_latent_the_latent_is_what_a_token_weighs() -> None:
+    config = SimpleNamespace(num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=512, qk_rope_head_dim=64)
+
+    assert memory.cache_bytes_per_token(config, 2, "bfloat16") == 2 * (512 + 64) * 2
+
+
 def test_where_memory_cant_be_known_it_is_tried() -> None:
     assert memory.room_for_tokens(10**12, "bfloat16", 10_000, available=0) == memory.MAX_CACHED_TOKENS
 

@@ -96,7 +96,8 @@ def test_greedy_ids_equal_generate_in_float32(name: str, prompt_tokens: int, req
 def test_prompts_at_the_borders_of_real_chunks_equal_generate(tiny: ModelFolder, prompt_tokens: int) -> None:
     prompt = some_ids(prompt_tokens)
     expected, _ = generated(tiny, prompt, 4, 128, "float32")
-    assert greedy_ids(load_hops(tiny, [(0, 1), (1, 6)], "float32"), prompt, 4, 128) == expected
+    for executor in ("transformers", "lean"):
+        assert greedy_ids(load_hops(tiny, [(0, 1), (1, 6)], "float32", executor), prompt, 4, 128) == expected
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny_tied"])
@@ -111,7 +112,8 @@ def test_grouped_heads_and_odd_head_widths_are_served(shape: dict[str, Any], tmp
     folder = open_model(make_tiny_llama(tmp_path, num_layers=3, **shape))
     prompt = some_ids(20)
     expected, _ = generated(folder, prompt, 12, 16, "float32")
-    assert greedy_ids(load_hops(folder, [(0, 1), (1, 3)], "float32"), prompt, 12, 16) == expected
+    for executor in ("transformers", "lean"):
+        assert greedy_ids(load_hops(folder, [(0, 1), (1, 3)], "float32", executor), prompt, 12, 16) == expected
 
 
 def test_rotary_scaling_is_that_of_the_whole_model(tmp_path: Path) -> None:

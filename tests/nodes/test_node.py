@@ -165,6 +165,24 @@ class Caller:
             self.ended.set()
 
 
+def test_it_says_how_fast_it_is_and_how_full(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    start(max_kv_tokens=500)
+    wait_for_text(caplog, "Ready: layers")
+    site.tracker.wait_for("heartbeat", site.tracker.verbs.count("heartbeat") + 2)
+
+    assert site.tracker.asked[0][2]["max_cached_tokens"] == 500
+    news = site.tracker.asked[-1][2]
+    assert news["ms_per_layer"] > 0
+    assert {name: news[name] for name in ("max_cached_tokens", "reserved_tokens", "sessions")} == {
+        "max_cached_tokens": 500,
+        "reserved_tokens": 0,
+        "sessions": 0,
+    }
+    assert "Threads that compute: 1; " in caplog.text
+    assert "Caches: up to 500 tokens" in caplog.text
+
+
 def test_told_to_stop_it_leaves(start: Start, site: Site, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     node = start()

@@ -147,3 +147,8 @@ def test_a_dead_hop_is_an_error_that_names_it(route: Make) -> None:
 )
 def test_a_chunk_fits_in_a_message(asked: int, width: int, dtype: str, tokens: int) -> None:
     assert chunk_size(asked, width, dtype) == tokens
+
+
+@pytest.mark.parametrize(("header_bytes", "tokens"), [(1000, 128), (6144, 128), (6700, 58), (7160, 1), (7168, 0)])
+def test_the_ids_of_a_chunk_fit_beside_the_ticket_and_the_sampling(header_bytes: int, tokens: int) -> None:
+    assert chunk_size(128, 576, "bfloat16", header_bytes) == tokens

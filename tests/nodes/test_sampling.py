@@ -256,7 +256,8 @@ def test_drafts_are_accepted_up_to_the_first_that_would_not_have_been_chosen(
     sampling: Sampling, num_right: int
 ) -> None:
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(5)) * 2
-    before, right = [1, 2, 3], []
+    before = [1, 2, 3]
+    right: list[int] = []
     for row in logits:
         right.append(sample(row, sampling, len(before) + len(right), before + right))
     drafts = [*right[:num_right], *((token_id + 1) % 50 for token_id in right[num_right:3])]

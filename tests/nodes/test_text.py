@@ -175,6 +175,14 @@ def test_the_chat_prompt_is_what_the_template_gives(smol: Tokenizer) -> None:
     assert smol.decode(smol.chat_prompt(HELLO)).endswith("assistant\n")
 
 
+def test_the_demo_models_template_gives_what_transformers_does(smollm2: ModelFolder) -> None:
+    smol, messages = Tokenizer.load(smollm2), [{"role": "system", "content": "Be brief."}, *HELLO]
+    for asked in (HELLO, messages):
+        expected = smol._tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=True)["input_ids"]
+        assert smol.chat_prompt(asked) == expected
+        assert smol.chat_prompt(asked)[0] == smol._tokenizer.convert_tokens_to_ids("<|im_start|>")
+
+
 def test_a_template_that_writes_bos_gives_one(bytes_like: Tokenizer) -> None:
     assert bytes_like.chat_prompt(HELLO).count(0) == 1
     assert bytes_like.plain_prompt("hello")[0] == 0  # where the tokenizer itself puts one

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from pytest_django.fixtures import Settings
+from safetensors.torch import load_file, save_file
 
 from nodes.modules import ModuleShard
 from nodes.shard import load_shard
@@ -81,6 +83,8 @@ def test_files_of_foreign_layers_may_be_gone(sharded: Path) -> None:
     folder = open_model(sharded)
     assert folder.fingerprint == before
     assert folder.tensors_of(0, 2) == whole.tensors_of(0, 2)
+    for executor in ("transformers", "lean"):
+        load_shard(folder, 0, 2, executor=executor)
 
 
 def test_a_missing_file_of_ones_own_layers_is_named_with_a_tensor_of_it(sharded: Path) -> None:
@@ -91,6 +95,21 @@ def test_a_missing_file_of_ones_own_layers_is_named_with_a_tensor_of_it(sharded:
     for refused in (folder.tensors_of, folder.num_elements, folder.prepare):
         with pytest.raises(ModelError, match=rf"{lost} is missing; with it tensor model\.\S+ and \d+ more"):
             refused(3, 4)
+
+
+@pytest.mark.parametrize("executor", ["transformers", "lean"])
+@pytest.mark.parametrize(("shape", "words"), [((96, 65), "of another shape"), (None, "missing")])
+def test_a_tensor_that_isnt_the_configs_is_refused_by_whatever_computes(
+    single: Path, executor: str, shape: tuple[int, int] | None, words: str
+) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors = load_file(single / "model.safetensors")
+    del tensors[name]
+    save_file(tensors | ({name: torch.zeros(shape)} if shape else {}), single / "model.safetensors")
+    folder = open_model(single)
+    with pytest.raises(ModelError, match=rf"{single.name}.*{name}.*{words}"):
+        load_shard(folder, 0, 2, executor=executor)
+    load_shard(folder, 2, 4, executor=executor)  # others' layers don't matter
 
 
 def test_a_folder_whose_files_were_never_seen_whole_says_what_to_do(sharded: Path) -> None:
@@ -108,7 +127,7 @@ LONG_ROPE = {
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"model_type": "gpt_neox"}, "'gpt_neox' isn't supported; arcee, .*, llama, .* are"),
+        ({"model_type": "bloom"}, "'bloom' isn't supported; apertus, .*, llama, .* are"),
         ({"model_type": None}, "isn't supported"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"rope_parameters": LONG_ROPE}, "rope type 'longrope' isn't supported; default, "),
@@ -153,7 +172,8 @@ def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"), [("model.layers.12.mlp.up_proj.weight", 12), ("lm_head.weight", None), ("layers.0.x", 0)]
+    ("name", "layer"),
+    [("model.layers.12.mlp.up_proj.weight", 12), ("lm_head.weight", None), ("a.h.3.x", 3), ("layers.0.x", 0)],
 )
 def test_a_tensors_name_tells_its_layer(name: str, layer: int | None) -> None:
     assert layer_of(name) == layer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.pages import HUGE_BYTES, _regions, huge_bytes, use_huge_pages
+from relay.pages import HUGE_BYTES, MOST_BYTES, _regions, huge_bytes, use_huge_pages
 
 MIB = 1 << 20
 
@@ -28,3 +28,8 @@ def test_only_whole_huge_pages_of_private_writable_memory_are_moved() -> None:
 {96 * MIB:x}-{98 * MIB:x} rw-p 00000000 00:00 0                          [stack]
 """
     assert list(_regions(maps)) == [(4 * MIB, 8 * MIB), (16 * MIB, 18 * MIB)]
+
+
+def test_a_large_region_is_moved_piece_by_piece() -> None:
+    maps = f"0-{MOST_BYTES + 2 * HUGE_BYTES:x} rw-p 00000000 00:00 0"
+    assert list(_regions(maps)) == [(0, MOST_BYTES), (MOST_BYTES, MOST_BYTES + 2 * HUGE_BYTES)]

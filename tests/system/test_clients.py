@@ -5,9 +5,11 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
+from transformers import AutoTokenizer
 
 from tests.lab.site import Site, assemble, events
 
@@ -20,7 +22,7 @@ def pair(site: Site, smollm: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """SmolLM2 over two nodes that nobody can reach."""
     link = tmp_path_factory.mktemp("pair") / MODEL
     link.symlink_to(smollm, target_is_directory=True)
-    with site.mesh(link, ["0:15", "15:30"]):
+    with site.mesh(link, ["0:15", "15:30"], "--drafts", "off"):  # answers are compared bit for bit
         yield site
 
 
@@ -138,6 +140,85 @@ def test_parameters_act_and_do_not_stick(pair: Site) -> None:
     assert narrow.ids == greedy.ids
     assert pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=1).ids == hot.ids
     assert pair.chat(MODEL, "Say something.", max_tokens=12).ids == greedy.ids
+
+
+def test_penalties_biases_and_filters_act(pair: Site) -> None:
+    def ids(**parameters: Any) -> list[int]:
+        return pair.chat(MODEL, "Say a word.", max_tokens=4, **parameters).ids
+
+    plain = ids()
+    first = str(plain[0])
+    assert plain[0] not in ids(logit_bias={first: -100})
+    assert ids(logit_bias={first: 100}) == [plain[0]] * 4
+    assert ids(logit_bias={first: 100}, frequency_penalty=2, presence_penalty=2) == [plain[0]] * 4
+    hot = {"temperature": 2, "seed": 3}
+    assert said(pair, hot) != said(pair, {"temperature": 0})
+    for extras in ({"top_k": 1}, {"min_p": 1}):
+        assert said(pair, hot | {"meshnet": extras}) == said(pair, {"temperature": 0})
+    repelled = {"temperature": 0, "logit_bias": {first: 20}, "meshnet": {"repetition_penalty": 10}}
+    assert said(pair, repelled) != said(pair, repelled | {"meshnet": {}})
+
+
+def said(pair: Site, parameters: dict[str, Any]) -> str:
+    answer = pair.post("/v1/chat/completions", asked(parameters | {"max_tokens": 4})).json()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def asked(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Say a word."}], **parameters}
+
+
+def test_the_openai_client_gets_log_probabilities_of_a_chat(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = asked({"temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 3})
+    whole = client.chat.completions.create(**fields).choices[0]
+    streamed = [chunk.choices[0] for chunk in client.chat.completions.create(**fields, stream=True)]
+    assert whole.logprobs
+    assert whole.logprobs.content
+    parts = [one for choice in streamed if choice.logprobs for one in choice.logprobs.content or []]
+    assert parts == whole.logprobs.content
+    assert b"".join(bytes(one.bytes or []) for one in parts).decode() == whole.message.content
+    for one in parts:
+        assert len(one.top_logprobs) == 3
+        assert one.logprob == one.top_logprobs[0].logprob <= 0  # greedy: what came is the most probable
+        assert one.token == one.top_logprobs[0].token
+        assert [other.logprob for other in one.top_logprobs] == sorted(
+            (o.logprob for o in one.top_logprobs), reverse=True
+        )
+
+
+def test_the_openai_client_gets_log_probabilities_of_a_completion(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 5, "temperature": 0}
+    [choice] = client.completions.create(**fields, logprobs=2).choices
+    told = choice.logprobs
+    assert told
+    assert told.tokens
+    assert told.text_offset
+    assert "".join(told.tokens) == choice.text
+    assert [choice.text[start:].startswith(token) for start, token in zip(told.text_offset, told.tokens, strict=True)]
+    assert [top[token] for top, token in zip(told.top_logprobs or [], told.tokens, strict=True)] == told.token_logprobs
+    assert all(len(top) == 2 for top in told.top_logprobs or [])
+    parts = [chunk.choices[0].logprobs for chunk in client.completions.create(**fields, logprobs=2, stream=True)]
+    assert [offset for part in parts if part for offset in part.text_offset or []] == told.text_offset
+
+
+def test_a_bias_of_a_token_that_the_model_has_not_is_refused_before_the_stream(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**asked({"stream": True, "logit_bias": {"49152": 1}}))
+    assert refused.value.param == "logit_bias"
+
+
+def test_the_longest_bias_that_may_be_asked_for_reaches_the_tail(pair: Site) -> None:
+    """300 entries, their ids as long as they come, beside the ticket and the ids of a chunk."""
+    biases = {str(49_000 - number): -99.999 for number in range(300)}
+    assert pair.chat(MODEL, "word " * 150, max_tokens=2, logit_bias=biases).ids
+
+
+def test_prompt_tokens_are_those_of_the_models_own_template(pair: Site, smollm: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(smollm)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    encoded: Any = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
+    answer = pair.ask("/v1/chat/completions", {"model": MODEL, "messages": messages, "max_tokens": 1})
+    assert answer.usage["prompt_tokens"] == len(encoded["input_ids"])
 
 
 def test_sequential_and_parallel_chats_do_not_mix(pair: Site) -> None:

@@ -39,7 +39,7 @@ def mesh(proxied: tuple[Site, FaultProxy], folder: Path, tail_reach: tuple[str, 
     site, proxy = proxied
     proxy.heal("/rpc")
     nodes = [
-        site.start_node(f"{folder.name}-head", folder, "0:15", MESHNET_WIRE_VERSIONS="1"),
+        site.start_node(f"{folder.name}-head", folder, "0:15", "--drafts", "off", MESHNET_WIRE_VERSIONS="1"),
         site.start_node(f"{folder.name}-tail", folder, "15:30", *tail_reach),
     ]
     with site.serving(folder.name, nodes):

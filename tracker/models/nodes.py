@@ -101,6 +101,10 @@ class Node(models.Model):
         null=True, blank=True, help_text="Of its weights, to be fetched in all."
     )
     cached_tokens = models.PositiveBigIntegerField(default=0, help_text="Tokens in its caches, by its last heartbeat.")
+    reserved_tokens = models.PositiveBigIntegerField(default=0, help_text="Tokens its sessions may come to hold.")
+    max_cached_tokens = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Tokens it has room for; beyond, it is busy."
+    )
     sessions = models.PositiveIntegerField(default=0, help_text="Sessions it holds caches of, by its last heartbeat.")
 
     is_registered = models.BooleanField(default=False, help_text="Off once it has said that it leaves.")

@@ -319,6 +319,18 @@ def test_a_heartbeat_renews_the_lease_and_keeps_the_news(join_token: Token, tick
     assert node.ms_per_layer == 1.5  # what wasn't said stays
 
 
+def test_how_full_and_how_fast_a_node_is_can_be_read(join_token: Token, admin_client: Client) -> None:
+    key = key_in(register(join_token[1], version="0.1.0", max_cached_tokens=1000))
+    told = {"sessions": 2, "cached_tokens": 7, "reserved_tokens": 90, "max_cached_tokens": 800, "ms_per_layer": 0.25}
+    post("heartbeat", key, {**told, "batch": 1.5})
+    [model] = admin_client.get("/sessions.json").json()["models"]
+    [node] = model["nodes"]
+    assert {name: node[name] for name in told} == told
+    assert node["version"] == "0.1.0"
+    page = admin_client.get(f"/admin/tracker/node/{Node.objects.get().pk}/change/").content.decode()
+    assert all(text in page for text in ("800", "0.25", "0.1.0"))
+
+
 def test_how_a_node_keeps_its_weights_is_shown(join_token: Token, admin_client: Client) -> None:
     register(join_token[1], weights="int4")
     assert Node.objects.get().weights == "int4"

@@ -20,6 +20,9 @@ from torch import nn
 from nodes.linear import TABLES, Linear, make_linear
 from nodes.quantize import can_be_quantized
 
+# A router's small errors send tokens to other experts; some are multiplied by hand, too.
+_ROUTERS = {"gate", "router"}
+
 logger = logging.getLogger(__name__)
 
 
@@ -75,8 +78,10 @@ def packed_class(model_class: Any, weights: str, dtype: torch.dtype) -> Any:
 
 def _replace(model: Any, weights: str, dtype: torch.dtype) -> None:
     head = model.get_output_embeddings()
-    for parent in list(model.modules()):
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
+            if _ROUTERS.intersection((*path.split("."), name)):
+                continue
             if type(child) is nn.Linear and can_be_quantized(child.weight):
                 kind = TABLES[weights] if child is head else weights
                 setattr(parent, name, PackedLinearModule(child, kind))

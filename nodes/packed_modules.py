@@ -64,16 +64,18 @@ class PackedEmbeddingModule(PackedModule):
         return self.product.rows(numbers.flatten()).to(self.dtype).view(*numbers.shape, -1)
 
 
-def packed_class(model_class: Any, weights: str, dtype: torch.dtype) -> Any:
-    """The model's class, whose instances quantize what they are given."""
+def quantize_instances(cut_class: Any, weights: str, dtype: torch.dtype) -> None:
+    """Instances of the class, which is of one load, will quantize what they are given.
 
-    class Packed(model_class):
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            _replace(self, weights, dtype)
+    Not a subclass of it: transformers looks up how to rename a family's tensors by the class's own parent.
+    """
+    cut = cut_class.__init__
 
-    Packed.__name__ = Packed.__qualname__ = model_class.__name__
-    return Packed
+    def cut_and_replace(self: Any, config: Any) -> None:
+        cut(self, config)
+        _replace(self, weights, dtype)
+
+    cut_class.__init__ = cut_and_replace
 
 
 def _replace(model: Any, weights: str, dtype: torch.dtype) -> None:

@@ -13,7 +13,7 @@ from nodes.weights import ModelError, ModelFolder, open_model
 from tests.nodes.families import VARIANTS, Variant, make
 
 PROMPT = [5, 17, 20, 3, 41, 8]
-OWN_WAYS = ("qwen2", "gemma2", "hunyuan_v1_moe")
+OWN_WAYS = ("qwen2", "gemma2", "gpt_neox", "hunyuan_v1_moe")
 
 
 def logits(*shards: Shard) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_eight_bits_are_near_the_dense_weights(tiny: ModelFolder, caplog: pytest
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.family in OWN_WAYS], ids=str)
 def test_families_keep_their_own_ways(variant: Variant, tmp_path: Path) -> None:
-    """Biases of projections, scaled and tied embeddings, routers that are multiplied by hand, experts."""
+    """Biases of projections, scaled embeddings, tensors of other names, routers that are multiplied by hand, experts."""
     make(variant, tmp_path)
     folder = open_model(tmp_path)
     dense, int8 = (

@@ -64,7 +64,7 @@ def test_eight_bits_are_near_the_dense_weights(tiny: ModelFolder, caplog: pytest
 
 @pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.family in OWN_WAYS], ids=str)
 def test_families_keep_their_own_ways(variant: Variant, tmp_path: Path) -> None:
-    """Biases of projections, scaled embeddings, tensors of other names, routers that are multiplied by hand, experts."""
+    """Biases of projections, scaled embeddings, renamed tensors, routers multiplied by hand, experts."""
     make(variant, tmp_path)
     folder = open_model(tmp_path)
     dense, int8 = (

@@ -146,7 +146,7 @@ def load(
     tensors = folder.tensors_of(start_layer, end_layer)
     shard_class = cut_class(AutoModelForCausalLM._model_mapping[type(config)], start_layer, end_layer)
     if weights != "dense":
-        shard_class = packed_modules.packed_class(shard_class, weights, DTYPES[dtype])
+        packed_modules.quantize_instances(shard_class, weights, DTYPES[dtype])
     try:
         experts.check(tensors, [*folder.tensors, *folder.absent])
         with _LOADING, _progress_bars(progress), _reading(weights), Checkpoint(folder.path, tensors) as checkpoint:

@@ -20,6 +20,9 @@ from torch import nn
 from nodes.linear import TABLES, Linear, make_linear
 from nodes.quantize import can_be_quantized
 
+# A router's small errors send tokens to other experts; some are multiplied by hand, too.
+_ROUTERS = {"gate", "router"}
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,22 +64,26 @@ class PackedEmbeddingModule(PackedModule):
         return self.product.rows(numbers.flatten()).to(self.dtype).view(*numbers.shape, -1)
 
 
-def packed_class(model_class: Any, weights: str, dtype: torch.dtype) -> Any:
-    """The model's class, whose instances quantize what they are given."""
+def quantize_instances(cut_class: Any, weights: str, dtype: torch.dtype) -> None:
+    """Instances of the class, which is of one load, will quantize what they are given.
 
-    class Packed(model_class):
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            _replace(self, weights, dtype)
+    Not a subclass of it: transformers looks up how to rename a family's tensors by the class's own parent.
+    """
+    cut = cut_class.__init__
 
-    Packed.__name__ = Packed.__qualname__ = model_class.__name__
-    return Packed
+    def cut_and_replace(self: Any, config: Any) -> None:
+        cut(self, config)
+        _replace(self, weights, dtype)
+
+    cut_class.__init__ = cut_and_replace
 
 
 def _replace(model: Any, weights: str, dtype: torch.dtype) -> None:
     head = model.get_output_embeddings()
-    for parent in list(model.modules()):
+    for path, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
+            if _ROUTERS.intersection((*path.split("."), name)):
+                continue
             if type(child) is nn.Linear and can_be_quantized(child.weight):
                 kind = TABLES[weights] if child is head else weights
                 setattr(parent, name, PackedLinearModule(child, kind))

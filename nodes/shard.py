@@ -97,7 +97,8 @@ def load_shard(
 
     Raises ModelError naming the tensors that are missing or of another shape.
     """
-    from nodes import lean, modules
+    from nodes.lean import shard as lean
+    from nodes.modules import shard as modules
 
     if not 0 <= start_layer < end_layer <= folder.num_layers:
         raise ModelError(f"layers {start_layer}:{end_layer} aren't in 0:{folder.num_layers}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, layout
-from nodes.hub_listing import HubId
+from nodes.hub.listing import HubId
 from nodes.layout import INDEX as INDEX
 from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor
@@ -126,7 +126,8 @@ def open_model(
     `tick` is called now and then while a hub is waited for, and may raise to end that. Raises ModelError, and OSError
     where a hub or a disk is the reason.
     """
-    from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
+    from nodes.gguf import folder as gguf_folder
+    from nodes.hub import folder as hub_folder  # they make ModelFolders themselves
 
     text, path = str(source), Path(source).expanduser().resolve()
     if text in catalog.ENTRIES:

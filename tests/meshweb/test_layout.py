@@ -85,7 +85,7 @@ def test_only_settings_read_the_environment() -> None:
         "meshweb/env.py",
         "meshweb/asgi.py",  # names the settings
         "tracker/demo.py",  # starts children
-        "nodes/packed_modules.py",  # switches transformers' reading ahead off, which nothing else does
+        "nodes/modules/packed.py",  # switches transformers' reading ahead off, which nothing else does
     }
 
 

@@ -16,13 +16,14 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from nodes import lean, memory
+from nodes import memory
 from nodes.activations import DTYPES
+from nodes.lean import shard as lean
 from nodes.shard import Row, load_shard
 from nodes.weights import FAMILIES, open_model
 from tests.nodes.families import NUM_LAYERS, VARIANTS, VOCAB, Variant, make
 from tests.nodes.greedy import Hop, Route, steps_together
-from tests.nodes.test_modules import some_ids
+from tests.nodes.modules.test_shard import some_ids
 
 IDS = some_ids(40, VOCAB - 10)
 # (first position, number of tokens); a position before the last one takes tokens back

@@ -12,7 +12,7 @@ import torch
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file, save_file
 
-from nodes.modules import ModuleShard
+from nodes.modules.shard import ModuleShard
 from nodes.shard import load_shard
 from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
 from tests.nodes.models import make_tiny_llama

@@ -49,7 +49,16 @@ def main() -> None:
             megabytes = [f"{number / MB:.0f}" for number in (half.kept, half.loading, whole.kept, whole.loading)]
             rows.append([executor, weights, *megabytes, f"{halves[-1]:.3f}", f"{loadings[-1]:.3f}"])
     print(f"{NUM_LAYERS} layers of width {WIDTH}, MB above an empty process\n")
-    header = ["executor", "weights", "half", "loading", "whole", "loading", "half's peak over whole's", "loading over kept"]
+    header = [
+        "executor",
+        "weights",
+        "half",
+        "loading",
+        "whole",
+        "loading",
+        "half's peak over whole's",
+        "loading over kept",
+    ]
     print(table(header, rows), "\n")
     found = {"half_shard_peak_over_whole": max(halves), "loading_peak_over_shard": max(loadings)}
     finish({name: round(value, 3) for name, value in found.items()}, asked.json)
@@ -85,13 +94,13 @@ def make_model(folder: Path, num_layers: int) -> None:
         "post_attention_layernorm": (WIDTH,),
     }
     parts = [{f"model.layers.{number}.{name}": shape for name, shape in layer.items()} for number in range(num_layers)]
-    parts.append(
-        {"model.embed_tokens": (VOCABULARY, WIDTH), "model.norm": (WIDTH,), "lm_head": (VOCABULARY, WIDTH)}
-    )
-    places = {}
+    parts.append({"model.embed_tokens": (VOCABULARY, WIDTH), "model.norm": (WIDTH,), "lm_head": (VOCABULARY, WIDTH)})
+    places: dict[str, str] = {}
     for number, part in enumerate(parts):
         file = f"model-{number + 1:05}-of-{len(parts):05}.safetensors"
-        save_file({f"{name}.weight": (torch.randn(shape) * 0.02).bfloat16() for name, shape in part.items()}, folder / file)
+        save_file(
+            {f"{name}.weight": (torch.randn(shape) * 0.02).bfloat16() for name, shape in part.items()}, folder / file
+        )
         places |= {f"{name}.weight": file for name in part}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
 

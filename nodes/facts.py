@@ -21,12 +21,30 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
     available = memory.available_bytes()
     try:
-        elements = {name: tensor.num_elements for name, tensor in folder.tensors_of(start, end).items()}
-        held = memory.weight_bytes(elements, options.dtype, options.weights)
+        held = memory.weight_bytes(_elements(options, folder), options.dtype, options.weights)
+        if keeps_dense(options, folder):
+            held += _dense_bytes(options, folder)
         asked = options.max_kv_tokens
         return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
+
+
+def keeps_dense(options: NodeOptions, folder: ModelFolder) -> bool:
+    """Whether dense weights are kept beside those in int4, for prompts: where they take little of what is free."""
+    free = memory.available_bytes()
+    return options.weights == "int4" and _dense_bytes(options, folder) <= free * memory.DENSE_SHARE
+
+
+def _dense_bytes(options: NodeOptions, folder: ModelFolder) -> int:
+    """Of the layers' matrices, which are multiplied in bfloat16; embedding and head have eight bits only."""
+    layers = {name: count for name, count in _elements(options, folder).items() if ".layers." in name}
+    return memory.weight_bytes(layers, "bfloat16", "dense")
+
+
+def _elements(options: NodeOptions, folder: ModelFolder) -> dict[str, int]:
+    tensors = folder.tensors_of(options.start_layer, options.end_layer)
+    return {name: tensor.num_elements for name, tensor in tensors.items()}
 
 
 def node_facts(

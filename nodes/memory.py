@@ -10,6 +10,7 @@ from typing import Any
 from relay.headers import DTYPE_BYTES
 
 CACHE_SHARE = 0.5  # of what is left beside the weights; the rest is for activations and other programs
+DENSE_SHARE = 0.2  # of what is free, at most, for dense weights beside those in int4
 MAX_CACHED_TOKENS = 1_000_000
 LEAST_CACHED_TOKENS = 256
 INT8_BYTES, INT4_BYTES = 1.01, 0.625  # a number of a quantized matrix, with its part of what its row or group shares

@@ -16,7 +16,7 @@ from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
-from nodes.facts import address_towards, node_facts, room_for_caches
+from nodes.facts import address_towards, keeps_dense, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
@@ -234,6 +234,7 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
         options.dtype,
         weights=options.weights,
         executor=options.executor,
+        keeps_dense=keeps_dense(options, folder),
         progress=sys.stderr.isatty(),
     )
     logger.info("Loaded layers %d–%d", start, end - 1)

@@ -2,7 +2,8 @@
 
 A few tokens go through torch's packed operators, which read each weight in its fewer bits and give every row the same
 numbers whatever other rows there are. They work through the weights anew for every four tokens, so many tokens get the
-weights unpacked once, a part at a time, into room that all products of a thread share.
+weights unpacked once, a part at a time, into room that all products of a thread share. Four bits take longer to unpack
+than to multiply: where memory allows, the dense weights are kept beside them for prompts (`keeping_dense`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from torch.nn import functional
 from nodes import quantize
 from nodes.quantize import Error
 
-MANY_TOKENS = 24  # from here on unpacking was measured to be faster
+MANY_TOKENS = 24  # from here on dense weights, and unpacking eight bits, were measured to be faster
+_MANY_FOR_INT4 = 96  # from here on unpacking four bits was
 _ROOM_ELEMENTS = 1 << 21  # of the part that is unpacked at once: four MB, about a core's own cache
 
+_keeps_dense: ContextVar[bool] = ContextVar("dense weights are kept beside int4", default=False)
 _errors: ContextVar[Error | None] = ContextVar("errors of what is quantized", default=None)
 
 
@@ -80,15 +83,19 @@ class Int4Linear:
         self._matrix = quantize.to_int4(weight)
         _tell(self._matrix.error)
         (self.out_features, self.in_features), self.bias = weight.shape, bias
+        self._dense = weight.to(torch.bfloat16) if _keeps_dense.get() else None
         self._packed = self._matrix.packed.view(-1, self.in_features // 2)  # as the operator wants it
 
     @property
     def num_bytes(self) -> int:
-        return _num_bytes(self._matrix.packed, self._matrix.scales_and_zeros)
+        dense = [] if self._dense is None else [self._dense]
+        return _num_bytes(self._matrix.packed, self._matrix.scales_and_zeros, *dense)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         narrow = x.to(torch.bfloat16)
-        if len(x) < MANY_TOKENS:
+        if self._dense is not None and len(x) >= MANY_TOKENS:
+            product = functional.linear(narrow, self._dense)
+        elif len(x) < _MANY_FOR_INT4:
             product = torch._weight_int4pack_mm_for_cpu(
                 narrow, self._packed, quantize.GROUP, self._matrix.scales_and_zeros
             )
@@ -111,6 +118,16 @@ class Int4Linear:
             quantize.unpack_int4(self._matrix, blocks, room)
             parts.append(x @ room)
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+@contextmanager
+def keeping_dense(keeps: bool) -> Iterator[None]:
+    """What is quantized to int4 inside keeps its dense weights, too, for prompts: five times the memory."""
+    token = _keeps_dense.set(keeps)
+    try:
+        yield
+    finally:
+        _keeps_dense.reset(token)
 
 
 @contextmanager

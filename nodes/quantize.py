@@ -15,7 +15,7 @@ from functools import cache
 import torch
 
 GROUP = 32  # numbers of a row that share a scale and a zero in int4; rows must be a multiple of it long
-_TILE_ELEMENTS = 1 << 18  # worked at once: a few MB in float32
+_TILE_ELEMENTS = 1 << 16  # worked at once: what a core's cache holds in float32
 
 
 @dataclass(slots=True)
@@ -118,20 +118,25 @@ def int4_rows(matrix: Int4Matrix, rows: torch.Tensor) -> torch.Tensor:
 def unpack_int4(matrix: Int4Matrix, blocks: slice, out: torch.Tensor) -> None:
     """Writes the blocks' rows as columns of `out`: [columns, packed rows], bfloat16."""
     layout = int4_layout()
-    packed, count = matrix.packed[blocks], out.shape[1] // layout.block
-    scale, zero = matrix.scales_and_zeros.view(-1, len(matrix.packed), layout.block, 2)[:, blocks].float().unbind(3)
-    zero.sub_(scale, alpha=8)
-    num_columns = max(GROUP, _TILE_ELEMENTS // out.shape[1] // GROUP * GROUP)
-    for start in range(0, len(out), num_columns):
-        columns = slice(start, start + num_columns)
-        groups = slice(start // GROUP, (start + num_columns) // GROUP)
-        part = packed[:, columns].transpose(0, 1)  # [columns, blocks, half a block]
-        for half, values in enumerate((part & 15, part >> 4)):
-            numbers = values.float().view(-1, GROUP, count, layout.block // 2)
-            halves = (layout.half(of[groups], half).unsqueeze(1) for of in (zero, scale))
-            low, step = halves
-            torch.addcmul(low, numbers, step, out=numbers)
-            layout.half(out[columns].view(-1, count, layout.block), half).copy_(numbers.flatten(0, 1))
+    packed, width = matrix.packed[blocks], out.shape[1] // 2
+    places = matrix.scales_and_zeros.view(-1, len(matrix.packed), layout.block, 2)[:, blocks]
+    columns = min(len(out), max(GROUP, _TILE_ELEMENTS // width // GROUP * GROUP))
+    # Made once: the time goes into allocating otherwise. values: [columns, blocks, half a block]
+    values = torch.empty(columns, len(packed), layout.block // 2, dtype=torch.uint8)
+    numbers = torch.empty(columns, width)
+    for half in (0, 1):
+        # low, step: [groups, 1, half of the rows]
+        low, step = (layout.half(places[..., kind], half).float().reshape(-1, 1, width) for kind in (1, 0))
+        low.sub_(step, alpha=8)
+        target = layout.half(out.view(len(out), -1, layout.block), half)
+        for start in range(0, len(out), columns):
+            stop = min(start + columns, len(out))
+            groups, count = slice(start // GROUP, stop // GROUP), stop - start
+            part, found = packed[:, start:stop].transpose(0, 1), values[:count]
+            torch.bitwise_and(part, 15, out=found) if half == 0 else torch.bitwise_right_shift(part, 4, out=found)
+            dense = numbers[:count].copy_(found.view(count, width)).view(-1, GROUP, width)
+            torch.addcmul(low[groups], dense, step[groups], out=dense)
+            target[start:stop].copy_(dense.view(target[start:stop].shape))
 
 
 @dataclass(frozen=True, slots=True)

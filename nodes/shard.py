@@ -16,7 +16,7 @@ import torch
 
 from nodes.activations import DTYPES
 from nodes.options import EXECUTORS, WEIGHTS
-from nodes.packed import measured
+from nodes.packed import keeping_dense, measured
 from nodes.weights import ModelError, ModelFolder
 
 logger = logging.getLogger(__name__)
@@ -89,13 +89,16 @@ def load_shard(
     *,
     weights: str = "dense",
     executor: str = "auto",
+    keeps_dense: bool = False,
     progress: bool = False,
 ) -> Shard:
     """Reads the weights of layers [start_layer, end_layer) and nothing else. `progress`: a bar on stderr.
+    `keeps_dense`: beside weights in int4, for prompts, where there is memory for both.
 
     Raises ModelError naming the tensors that are missing or of another shape.
     """
-    from nodes import lean, modules
+    from nodes.lean import shard as lean
+    from nodes.modules import shard as modules
 
     if not 0 <= start_layer < end_layer <= folder.num_layers:
         raise ModelError(f"layers {start_layer}:{end_layer} aren't in 0:{folder.num_layers}")
@@ -107,7 +110,7 @@ def load_shard(
     if weights not in WEIGHTS:
         raise ModelError(f"weights must be one of {', '.join(WEIGHTS)}; they are {weights!r}")
     load = lean.load if is_lean else modules.load
-    with measured() as total:
+    with measured() as total, keeping_dense(keeps_dense):
         shard = load(folder, start_layer, end_layer, dtype, weights, progress)
     if weights != "dense":
         logger.info("Weights in %s are %.1f %% from the dense ones, root mean square", weights, 100 * total.relative)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nodes import catalog, fingerprint, layout
-from nodes.hub_listing import HubId
+from nodes.hub.listing import HubId
 from nodes.layout import INDEX as INDEX
 from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor
@@ -23,11 +23,11 @@ from nodes.layout import read_json as read_json
 # Model families (`model_type` of config.json) that tests/nodes/test_families.py proves: cut anywhere they compute what
 # the whole model computes. Others may be wrong without an error, and are refused.
 FAMILIES = (
-    *("arcee", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone4", "gemma"),
-    *("gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_oss", "granite", "granitemoe"),
-    *("hunyuan_v1_dense", "llama", "minimax_m2", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe"),
-    *("phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm"),
-    "starcoder2",
+    *("apertus", "arcee", "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "ernie4_5", "ernie4_5_moe", "exaone"),
+    *("exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "gpt_neox", "gpt_oss"),
+    *("granite", "granitemoe", "granitemoeshared", "hunyuan_v1_dense", "hunyuan_v1_moe", "llama", "minimax_m2"),
+    *("mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "phi", "phi3", "phimoe", "qwen2"),
+    *("qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2"),
 )
 # Rotary embeddings that depend on the position alone, as far as the context goes: "dynamic" changes nothing before
 # max_position_embeddings. "longrope" turns keys by how long the sequence has become, so chunks and drafts change it.
@@ -35,7 +35,8 @@ ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _FIELDS = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
 
 ORIGIN = "meshnet.json"  # beside weights that came from elsewhere: {"fingerprint", "source"} of what they are of
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|embed_in|wte)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all; called again and again, may raise to end the work
 
@@ -85,7 +86,7 @@ class ModelFolder:
             layer = layer_of(name)
             if layer is not None:
                 return start_layer <= layer < end_layer
-            return has_embedding if ".embed_tokens." in name else is_tail
+            return has_embedding if _EMBEDDING.search(name) else is_tail
 
         lost = [name for name in self.absent if is_held(name)]
         if lost:
@@ -125,7 +126,8 @@ def open_model(
     `tick` is called now and then while a hub is waited for, and may raise to end that. Raises ModelError, and OSError
     where a hub or a disk is the reason.
     """
-    from nodes import gguf_folder, hub_folder  # they make ModelFolders themselves
+    from nodes.gguf import folder as gguf_folder
+    from nodes.hub import folder as hub_folder  # they make ModelFolders themselves
 
     text, path = str(source), Path(source).expanduser().resolve()
     if text in catalog.ENTRIES:

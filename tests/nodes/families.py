@@ -19,7 +19,7 @@ CONTEXT = 256
 
 _COMMON: dict[str, Any] = {
     **{"vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": NUM_LAYERS},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": CONTEXT},
+    **{"num_attention_heads": 4, "max_position_embeddings": CONTEXT},
     **{"initializer_range": 0.2, "tie_word_embeddings": False},
     **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
 }
@@ -62,7 +62,8 @@ class Variant:
 
     def config(self) -> Any:
         known = AutoConfig.for_model(self.family)
-        wanted = _COMMON | {name: value for name, value in _EXPERTS.items() if hasattr(known, name)} | self.changes
+        optional = _EXPERTS | {"num_key_value_heads": 2}
+        wanted = _COMMON | {name: value for name, value in optional.items() if hasattr(known, name)} | self.changes
         return AutoConfig.for_model(self.family, **wanted)
 
 
@@ -109,6 +110,9 @@ VARIANTS = (
     Variant("seed_oss", {"head_dim": 16}),
     Variant("arcee", {"head_dim": 16}),
     Variant("hunyuan_v1_dense", TIED | {"head_dim": 16}),
+    Variant("apertus", TIED),
+    Variant("exaone"),
+    Variant("gpt_neox"),
     Variant("mixtral", WINDOW),
     Variant("qwen2_moe", {"mlp_only_layers": [1], "decoder_sparse_step": 1}),
     Variant("qwen3_moe", {"head_dim": 16, "mlp_only_layers": [2]}),
@@ -118,6 +122,8 @@ VARIANTS = (
     Variant("gpt_oss", WINDOW | {"head_dim": 16}),
     Variant("minimax_m2", {"head_dim": 16, "rotary_dim": 8}),
     Variant("granitemoe", {"embedding_multiplier": 3.0, "logits_scaling": 4.0, "residual_multiplier": 0.4}),
+    Variant("granitemoeshared", {"shared_intermediate_size": 24, "embedding_multiplier": 3.0}),
+    Variant("hunyuan_v1_moe", {"head_dim": 16}),
     Variant("phimoe", {"attention_bias": True, "lm_head_bias": True}),
     Variant("deepseek_v2", _LATENT | {"topk_method": "group_limited_greedy"}),
     Variant("deepseek_v3", _LATENT),

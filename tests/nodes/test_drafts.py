@@ -108,7 +108,7 @@ def test_drafts_that_cost_more_than_they_save_rest_and_are_tried_again() -> None
 
 def test_one_step_that_hung_does_not_end_drafts() -> None:
     made = warmed_up()
-    made.learn(len(made.propose(1)), [3, 4], 1000.0)
+    made.learn(len(made.propose(8)), [3, 4], 1000.0)
     assert made.propose(8)
 
 

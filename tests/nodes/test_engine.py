@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nodes.engine import MAX_QUEUED, Engine, EngineError, Step, StepResult
-from nodes.modules import ModuleShard
+from nodes.modules.shard import ModuleShard
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Busy, Missing, Stale
 from nodes.shard import Shard, load_shard

@@ -28,6 +28,7 @@ from tests.nodes.shards import (
     next_id,
 )
 
+MOST_OPEN = 4
 PICK = st.integers(0, 10_000)
 IDS = st.integers(0, PLAIN_IDS - 1)
 FAULTS = {BREAKS: EngineError, IS_NAN: NotNumbers, TAKES_MEMORY: OutOfMemory}
@@ -66,18 +67,22 @@ class Sessions(RuleBasedStateMachine):
         return self.hop[1] == NUM_LAYERS
 
     def head(self, pick: int) -> Head:
-        return self.heads[pick % len(self.heads)]
+        """Mostly one of the last: they are open."""
+        among = self.heads[-MOST_OPEN:] if pick % 8 else self.heads
+        return among[pick % len(among)]
 
+    @precondition(lambda self: sum(not head.is_closed for head in self.heads) < MOST_OPEN)
     @rule(prompt=st.lists(IDS, min_size=1, max_size=9))
     def join(self, prompt: list[int]) -> None:
         self.heads.append(Head(f"{len(self.heads):032x}", prompt))
 
     @precondition(lambda self: self.heads)
-    @rule(pick=PICK, chunk=st.integers(1, 4))
-    def prompt(self, pick: int, chunk: int) -> None:
+    @rule(pick=PICK, chunk=st.integers(1, 4), turns=st.integers(0, 2))
+    def prompt(self, pick: int, chunk: int, turns: int) -> None:
         """The next part of a prompt, or of a replay; the token that was answered last when nothing else is left."""
         head = self.head(pick)
         self.ask(head, head.text[head.position : head.position + chunk] or head.text[-1:])
+        self.turn(turns)
 
     @precondition(lambda self: self.heads)
     @rule(pick=PICK, num_right=st.integers(0, 3), wrong=st.lists(IDS, max_size=2))
@@ -105,12 +110,13 @@ class Sessions(RuleBasedStateMachine):
         head.sent.append((step, self.engine.submit(step)))
 
     @precondition(lambda self: any(head.steps for head in self.heads))
-    @rule(pick=PICK, which=PICK)
-    def retry(self, pick: int, which: int) -> None:
+    @rule(pick=PICK, back=st.integers(0, 2), turns=st.integers(0, 2))
+    def retry(self, pick: int, back: int, turns: int) -> None:
+        """The last step again, or a late copy of one before."""
         head = self.head(pick)
-        if head.steps:
-            step = head.steps[-1 - which % min(3, len(head.steps))]
+        for step in head.steps[::-1][back : back + 1]:
             head.sent.append((step, self.engine.submit(step)))
+        self.turn(turns)
 
     @precondition(lambda self: self.heads)
     @rule(pick=PICK, which=PICK)
@@ -125,7 +131,7 @@ class Sessions(RuleBasedStateMachine):
         head = self.head(pick)
         self.closing.append((head, self.engine.close_session(head.id, 0, time.monotonic() + 1000)))
 
-    @rule(times=st.integers(1, 3))
+    @rule(times=st.integers(1, 4))
     def turn(self, times: int) -> None:
         for _ in range(times):
             with torch.inference_mode():

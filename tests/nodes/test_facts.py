@@ -40,6 +40,16 @@ def test_the_tracker_is_told_how_weights_are_kept(options: NodeOptions, tiny: Mo
     assert facts.node_facts(int4, tiny, None).as_message()["weights"] == "int4"
 
 
+def test_dense_weights_are_kept_beside_int4_where_memory_allows(
+    options: NodeOptions, tiny: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    int4 = replace(options, weights="int4")
+    for available, kept in ((10**9, True), (10**5, False), (0, False)):
+        monkeypatch.setattr("nodes.memory.available_bytes", lambda available=available: available)
+        assert facts.keeps_dense(int4, tiny) is kept
+        assert not facts.keeps_dense(options, tiny)
+
+
 def test_room_for_caches_is_what_was_asked_for(options: NodeOptions, tiny: ModelFolder) -> None:
     assert facts.room_for_caches(replace(options, max_kv_tokens=777), tiny) == 777
     with pytest.raises(memory.DoesNotFit, match=r"layers 2–5 of .* leave room for \d+ tokens .* lower it"):

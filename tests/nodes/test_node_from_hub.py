@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
-from nodes.hub import Hub
+from nodes.hub.client import Hub
 from nodes.node import Node
 from tests.lab.hub import LocalHub
 from tests.nodes.models import make_tiny_llama

@@ -73,6 +73,9 @@ def test_what_is_given_is_taken(tmp_path: Path) -> None:
         ("name", "a" * 65),
         ("threads", 0),
         ("threads", -2),
+        ("drafts", "0"),
+        ("drafts", "33"),
+        ("drafts", "many"),
         ("join_token_file", "/nowhere/token"),
     ],
 )
@@ -95,3 +98,9 @@ def test_it_speaks_every_version_of_the_wire_unless_a_setting_names_some() -> No
 
 def test_the_path_it_prefers_is_kept() -> None:
     assert read(prefer="fastest").prefer == "fastest"
+
+
+def test_drafts_are_on_unless_they_are_turned_off() -> None:
+    assert read().max_drafts == 8
+    assert read(drafts="3").max_drafts == 3
+    assert read(drafts="off").max_drafts == 0

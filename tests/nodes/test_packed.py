@@ -20,7 +20,7 @@ def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("num_tokens", [1, 5, packed.MANY_TOKENS, 70])
+@pytest.mark.parametrize("num_tokens", [1, 5, packed.MANY_TOKENS, 100])
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_are_those_of_the_rows_that_are_kept(kind: str, num_tokens: int, dtype: torch.dtype) -> None:
     product = make_linear(numbers(100, 96), None, kind)
@@ -45,10 +45,19 @@ def test_a_row_is_multiplied_to_the_same_bits_whatever_other_rows_there_are(kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_that_are_unpacked_in_several_parts_give_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    product, x = make_linear(numbers(300, 64), None, kind), numbers(40, 64, seed=1)
+    product, x = make_linear(numbers(300, 64), None, kind), numbers(100, 64, seed=1)
     whole = product(x)
     monkeypatch.setattr(packed, "_ROOM_ELEMENTS", 64 * 64)
     torch.testing.assert_close(product(x), whole)
+
+
+def test_dense_weights_beside_int4_are_for_many_tokens() -> None:
+    weight, x = numbers(64, 96), numbers(packed.MANY_TOKENS, 96, seed=1).bfloat16()
+    with packed.keeping_dense(True):
+        both = make_linear(weight, None, "int4")
+    alone = make_linear(weight, None, "int4")
+    assert torch.equal(both(x[:5]), alone(x[:5]))
+    assert relative(both(x), x.float() @ weight.t()) < 0.01 < relative(alone(x), x.float() @ weight.t())
 
 
 @pytest.mark.parametrize("kind", KINDS)

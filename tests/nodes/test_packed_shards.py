@@ -10,8 +10,10 @@ import torch
 
 from nodes.shard import Row, Shard, load_shard
 from nodes.weights import ModelError, ModelFolder, open_model
+from tests.nodes.families import VARIANTS, Variant, make
 
-PROMPT = [5, 17, 200, 3, 41, 8]
+PROMPT = [5, 17, 20, 3, 41, 8]
+OWN_WAYS = ("qwen2", "gemma2", "gpt_neox", "hunyuan_v1_moe")
 
 
 def logits(*shards: Shard) -> torch.Tensor:
@@ -58,6 +60,18 @@ def test_eight_bits_are_near_the_dense_weights(tiny: ModelFolder, caplog: pytest
     assert 0 < relative(int8, dense) < 0.15
     [said] = [record.getMessage() for record in caplog.records if "from the dense ones" in record.getMessage()]
     assert said.startswith("Weights in int8 are 0.")
+
+
+@pytest.mark.parametrize("variant", [variant for variant in VARIANTS if variant.family in OWN_WAYS], ids=str)
+def test_families_keep_their_own_ways(variant: Variant, tmp_path: Path) -> None:
+    """Biases of projections, scaled embeddings, renamed tensors, routers multiplied by hand, experts."""
+    make(variant, tmp_path)
+    folder = open_model(tmp_path)
+    dense, int8 = (
+        logits(load_shard(folder, 0, folder.num_layers, "float32", weights=weights, executor="transformers"))
+        for weights in ("dense", "int8")
+    )
+    assert 0 < relative(int8, dense) < 0.15
 
 
 def test_missing_tensors_are_refused_as_ever(tiny_path: Path, tmp_path: Path) -> None:

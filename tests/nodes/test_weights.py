@@ -12,7 +12,7 @@ import torch
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file, save_file
 
-from nodes.modules import ModuleShard
+from nodes.modules.shard import ModuleShard
 from nodes.shard import load_shard
 from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
 from tests.nodes.models import make_tiny_llama
@@ -127,7 +127,7 @@ LONG_ROPE = {
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"model_type": "gpt_neox"}, "'gpt_neox' isn't supported; arcee, .*, llama, .* are"),
+        ({"model_type": "bloom"}, "'bloom' isn't supported; apertus, .*, llama, .* are"),
         ({"model_type": None}, "isn't supported"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"rope_parameters": LONG_ROPE}, "rope type 'longrope' isn't supported; default, "),
@@ -172,7 +172,8 @@ def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("name", "layer"), [("model.layers.12.mlp.up_proj.weight", 12), ("lm_head.weight", None), ("layers.0.x", 0)]
+    ("name", "layer"),
+    [("model.layers.12.mlp.up_proj.weight", 12), ("lm_head.weight", None), ("a.h.3.x", 3), ("layers.0.x", 0)],
 )
 def test_a_tensors_name_tells_its_layer(name: str, layer: int | None) -> None:
     assert layer_of(name) == layer

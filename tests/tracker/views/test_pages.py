@@ -58,6 +58,14 @@ def test_strangers_are_sent_to_the_login(session: ChatSession, path: str) -> Non
     assert response["Location"].startswith("/admin/login/?next=")
 
 
+def test_a_session_tells_how_many_drafts_were_right(operator: Client, session: ChatSession) -> None:
+    assert "guessed" not in operator.get("/sessions/chatcmpl-abc").content.decode()
+    ChatSession.objects.update(drafted_tokens=9, accepted_tokens=6)
+    assert "6 of 9 guessed tokens accepted" in operator.get("/sessions/chatcmpl-abc").content.decode()
+    story = operator.get("/sessions/chatcmpl-abc.json").json()
+    assert (story["drafted_tokens"], story["accepted_tokens"]) == (9, 6)
+
+
 def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example.org"
     page = operator.get("/").content.decode()

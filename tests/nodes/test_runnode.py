@@ -87,7 +87,7 @@ def test_a_refused_token_is_one_line_and_2(run: Run, site: Site) -> None:
     [
         ({"layers": "3"}, "--layers '3': must be like 0:12, which is layers 0 to 11"),
         ({"tracker": "mesh"}, "--tracker 'mesh': must be like https://mesh.example.org"),
-        ({"model": "/nowhere"}, "/nowhere is neither a folder nor a model of the catalogue"),
+        ({"model": "/nowhere"}, "/nowhere is no folder, no GGUF file, no model of the catalogue"),
         ({"layers": "4:9"}, "--layers 4:9: "),
     ],
 )

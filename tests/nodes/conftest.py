@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,18 @@ def route() -> Iterator[Make]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def sharded_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_llama(tmp_path_factory.mktemp("sharded"), max_shard_size="100KB")
+
+
+@pytest.fixture
+def single(tiny_path: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_path, tmp_path / "single"))
+
+
+@pytest.fixture
+def sharded(sharded_source: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sharded_source, tmp_path / "sharded"))

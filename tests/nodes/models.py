@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -74,3 +75,13 @@ def make_tokenizer(chat_template: str | None = CHAT_TEMPLATE) -> PreTrainedToken
     )
     fast.chat_template = chat_template
     return fast
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """Those of a model in several files."""
+    return sorted(folder.glob("model-*.safetensors"))
+
+
+def change(file: Path, **fields: object) -> None:
+    """Fields of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))

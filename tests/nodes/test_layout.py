@@ -13,30 +13,7 @@ from typing import Any
 import pytest
 
 from nodes.layout import INDEX, ModelError, read_contents, read_header
-from tests.nodes.models import make_tiny_llama
-
-
-@pytest.fixture(scope="module")
-def sharded_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("sharded"), max_shard_size="100KB")
-
-
-@pytest.fixture
-def single(tiny_path: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_path, tmp_path / "single"))
-
-
-@pytest.fixture
-def sharded(sharded_source: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sharded_source, tmp_path / "sharded"))
-
-
-def shard_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("model-*.safetensors"))
-
-
-def change(file: Path, **fields: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+from tests.nodes.models import change, shard_files
 
 
 def test_a_missing_weight_file_is_named(single: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,36 +14,13 @@ from safetensors.torch import load_file, save_file
 from nodes.modules.shard import ModuleShard
 from nodes.shard import load_shard
 from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
-from tests.nodes.models import make_tiny_llama
+from tests.nodes.models import change, shard_files
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, settings: Settings) -> Path:
     settings.MESHNET_CACHE_DIR = str(tmp_path / "cache")
     return tmp_path / "cache"
-
-
-@pytest.fixture(scope="module")
-def sharded_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("sharded"), max_shard_size="100KB")
-
-
-@pytest.fixture
-def single(tiny_path: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(tiny_path, tmp_path / "single"))
-
-
-@pytest.fixture
-def sharded(sharded_source: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(sharded_source, tmp_path / "sharded"))
-
-
-def shard_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("model-*.safetensors"))
-
-
-def change(file: Path, **fields: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
 def test_it_tells_what_a_model_is(single: Path) -> None:

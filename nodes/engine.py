@@ -25,6 +25,7 @@ from nodes.schedule import Schedule
 from nodes.sessions import Busy, Sessions
 from nodes.shard import Row, Shard
 from nodes.work import EngineError as EngineError  # what whoever uses the engine knows it by
+from nodes.work import NotNumbers as NotNumbers
 from nodes.work import OutOfMemory as OutOfMemory
 from nodes.work import Step as Step
 from nodes.work import StepResult as StepResult
@@ -217,7 +218,9 @@ class Engine:
         inputs = [0] if shard.is_head else torch.zeros(1, shard.width)
         for position in range(1 + _PACE_STEPS):
             started = self._clock()
-            shard.forward([Row(cache, position, inputs)], *layers)
+            [output] = shard.forward([Row(cache, position, inputs, num_logits=1 if shard.is_tail else 0)], *layers)
+            if not output.isfinite().all():
+                raise NotNumbers(f"layers {layers[0]}–{layers[1] - 1} give what isn't numbers (NaN or infinity)")
             took_s.append(self._clock() - started)
         return statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
 

@@ -6,6 +6,7 @@ import socket
 from urllib.parse import urlsplit
 
 from nodes import memory
+from nodes.lean import config as lean_config
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
 from nodes.weights import ModelFolder, model_name
@@ -28,6 +29,15 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
         return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
+
+
+def check_executor(options: NodeOptions, folder: ModelFolder) -> None:
+    """Raises UsageError where the executor that was asked for doesn't serve the model."""
+    if options.executor == "lean":
+        try:
+            lean_config.read(folder.config)
+        except lean_config.NotCovered as error:
+            raise UsageError(f"--executor lean doesn't cover {error}; take auto") from None
 
 
 def keeps_dense(options: NodeOptions, folder: ModelFolder) -> bool:

@@ -16,7 +16,8 @@ from nodes.layout import ModelError
 
 _NEVER_SEEN = (
     "{file} is missing and its hash was never noted here, so that it can't be told which model this is: "
-    "run the node once with all files in place, or put a meshnet.json with the model's fingerprint into the folder"
+    "run the node once with all files in place, or put a meshnet.json into the folder: "
+    '{{"fingerprint": "the 64 hex digits that the site\'s admin shows for the model"}}'
 )
 
 

@@ -14,9 +14,10 @@ import torch
 from nodes.api import NodeApi
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
+from nodes.completion import DEFAULT_MAX_TOKENS
 from nodes.deadline import Deadline
-from nodes.engine import Engine
-from nodes.facts import address_towards, keeps_dense, node_facts, room_for_caches
+from nodes.engine import Engine, NotNumbers
+from nodes.facts import address_towards, check_executor, keeps_dense, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
@@ -31,7 +32,7 @@ from nodes.text import Tokenizer
 from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
-from nodes.weights import ModelFolder, model_name, open_model
+from nodes.weights import ModelError, ModelFolder, model_name, open_model
 from relay.pages import use_huge_pages
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,10 @@ class Node:
     def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
         options = self._options
         folder = open_model(options.model, logger.info, self._loading.check)
+        check_executor(options, folder)
         max_cached_tokens = room_for_caches(options, folder)
+        if max_cached_tokens < DEFAULT_MAX_TOKENS:
+            logger.warning("Caches hold %d tokens: a chat that names no max_tokens won't fit", max_cached_tokens)
         endpoint = self._listen()
         facts = node_facts(options, folder, endpoint, max_cached_tokens)
         membership = Membership(tracker, state, facts, options.join_token, self._stopping)
@@ -204,6 +208,8 @@ class Node:
         """Also warms up the layers: the first chat doesn't find them cold."""
         try:
             self._ms_per_layer = round(engine.measure_pace().result(PACE_DEADLINE_S), 3)
+        except NotNumbers as error:
+            raise ModelError(f"{error}: their weights are damaged; get the model's files anew") from None
         except Exception as error:  # a node that is slow, or whose layers fail, says so when it is asked to work
             logger.warning("The time of a layer couldn't be measured: %r", error)
             return
@@ -224,9 +230,12 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
     start, end = registration.start_layer, registration.end_layer
     with loading:
         folder.prepare(start, end, loading)
-    logger.info("Loading layers %d–%d in %s", start, end - 1, options.dtype)
+    form = options.dtype if options.weights == "dense" else f"{options.weights} and {options.dtype}"
+    logger.info("Loading layers %d–%d in %s", start, end - 1, form)
     logger.info("Threads that compute: %d; %s", options.num_threads, usable_cores().words(options.num_threads))
     torch.set_num_threads(options.num_threads)
+    if keeps := keeps_dense(options, folder):
+        logger.info("Their dense weights are kept beside, for prompts: there is memory for both")
     shard = load_shard(
         folder,
         start,
@@ -234,10 +243,10 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
         options.dtype,
         weights=options.weights,
         executor=options.executor,
-        keeps_dense=keeps_dense(options, folder),
+        keeps_dense=keeps,
         progress=sys.stderr.isatty(),
     )
-    logger.info("Loaded layers %d–%d", start, end - 1)
+    logger.info("Loaded layers %d–%d, computed by the %s executor", start, end - 1, shard.executor)
     return shard
 
 

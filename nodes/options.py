@@ -88,7 +88,7 @@ def read_options(
         executor=options["executor"],
         max_kv_tokens=_max_kv_tokens(options["max_kv_tokens"]),
         max_drafts=_max_drafts(options["drafts"]),
-        tokenizer=Path(options["tokenizer"]).expanduser() if options["tokenizer"] else None,
+        tokenizer=_tokenizer(options["tokenizer"]),
     )
 
 
@@ -137,6 +137,15 @@ def _wire_versions(words: Sequence[str]) -> tuple[int, ...]:
     if any(word not in known for word in words):
         raise UsageError(f"MESHNET_WIRE_VERSIONS {','.join(words)!r}: this node speaks {', '.join(known)}")
     return tuple(sorted(known[word] for word in set(words))) or WIRE_VERSIONS
+
+
+def _tokenizer(text: str | None) -> Path | None:
+    if text is None:
+        return None
+    folder = Path(text).expanduser()
+    if not text or not folder.is_dir():
+        raise UsageError(f"--tokenizer {text!r}: no such folder")
+    return folder
 
 
 def _max_kv_tokens(asked: int | None) -> int | None:

@@ -159,6 +159,9 @@ class Sessions(Generic[CacheT, AnswerT]):
     def _reserve(self, session: Session[CacheT, AnswerT], key: StepKey) -> None:
         wanted = max(session.reserved_tokens, key.reserve_tokens, key.position + key.num_tokens)
         free = self._max_cached_tokens - self.reserved_tokens + session.reserved_tokens
+        if wanted > self._max_cached_tokens:
+            held = f"this node holds {self._max_cached_tokens} in all: ask for fewer with max_tokens"
+            raise Busy(f"the session needs room for {wanted} tokens, and {held}")
         if wanted > free:
             raise Busy(f"the session needs room for {wanted} tokens; {free} are free here")
         self.reserved_tokens += wanted - session.reserved_tokens

@@ -1,12 +1,13 @@
 """A shard: some of a model's layers, in memory, and the forward pass through them.
 
-Two executors keep one contract. `modules.py` runs transformers' own modules: every family, and the reference.
-`lean.py` runs Llama-shaped blocks with as little as they need; it is taken where it covers the model's config.
+Two executors keep one contract. `nodes/modules` runs transformers' own modules: every family, and the reference.
+`nodes/lean` runs Llama-shaped blocks with as little as they need; it is taken where it covers the model's config.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,5 +114,7 @@ def load_shard(
     with measured() as total, keeping_dense(keeps_dense):
         shard = load(folder, start_layer, end_layer, dtype, weights, progress)
     if weights != "dense":
+        if math.isnan(total.relative):
+            raise ModelError(f"{folder.path}: layers {start_layer}–{end_layer - 1} hold weights that aren't numbers")
         logger.info("Weights in %s are %.1f %% from the dense ones, root mean square", weights, 100 * total.relative)
     return shard

@@ -38,7 +38,9 @@ class Tokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{path} has no tokenizer that can be used: {error}") from error
+            first_line = str(error).strip().partition("\n")[0]
+            hint = "name a folder that has the model's tokenizer.json with --tokenizer"
+            raise ModelError(f"{path} has no tokenizer that can be used; {hint} ({first_line})") from error
         eos_ids = _eos_ids(path, tokenizer)
         if instead and isinstance(folder, ModelFolder):
             _refuse_unless_it_fits(tokenizer, path, folder)

@@ -36,6 +36,7 @@ _FIELDS = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_head
 
 ORIGIN = "meshnet.json"  # beside weights that came from elsewhere: {"fingerprint", "source"} of what they are of
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|embed_in|wte)\.")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all; called again and again, may raise to end the work
@@ -74,7 +75,7 @@ class ModelFolder:
     def fingerprint(self) -> str:
         """SHA-256, hex, of what the model's source is; reads every byte the first time, then sizes and times only."""
         if (self.path / ORIGIN).exists():
-            return str(read_json(self.path / ORIGIN)["fingerprint"])
+            return _noted_fingerprint(self.path / ORIGIN)
         return fingerprint.of_folder(self.path, layout.weight_files(self.path), layout.TEXT_FILES)
 
     def tensors_of(self, start_layer: int, end_layer: int) -> dict[str, Tensor]:
@@ -158,6 +159,13 @@ def model_name(source: str) -> str:
         return str(read_json(path / ORIGIN).get("name", name)) if (path / ORIGIN).exists() else name
     model = HubId.read(source)
     return model.name if model else path.name
+
+
+def _noted_fingerprint(file: Path) -> str:
+    noted = read_json(file).get("fingerprint")
+    if not isinstance(noted, str) or not _SHA256.fullmatch(noted):
+        raise ModelError(f"{file}: fingerprint must be 64 hex digits, as the site's admin shows it for the model")
+    return noted
 
 
 def open_folder(path: Path) -> ModelFolder:

@@ -63,7 +63,8 @@ class Patience:
         left_s = self._since + self._deadline_s - time.monotonic()
         pause_s = max(self._backoff.next_s(), min(error.after_s, MOST_RETRY_AFTER_S))
         if left_s <= 0:
-            raise HubUnreachable(f"the hub can't be used: {error}; nothing came for {self._deadline_s:.0f} s") from None
+            hint = "is HF_ENDPOINT right, and is there a network? HF_HUB_OFFLINE=1 serves what the cache has"
+            raise HubUnreachable(f"the hub: {error}; nothing came for {self._deadline_s:.0f} s: {hint}") from None
         logger.warning("The hub: %s; trying again in %.1f s", error, pause_s)
         until = time.monotonic() + min(pause_s, left_s)
         while (left_s := until - time.monotonic()) > 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 from nodes import catalog, layout, weights
 from nodes.hub import cache as hub_cache
 from nodes.hub.client import Hub
-from nodes.hub.fetch import NO_PROGRESS_DEADLINE_S, Fetcher, HubUnreachable, Patience, Tick, no_tick
+from nodes.hub.fetch import Fetcher, HubUnreachable, Patience, Tick, no_tick
 from nodes.hub.listing import HubFile, HubId, Listing
 from nodes.hub.making import fetch_header, has_header, make_folder
 from nodes.hub.notes import Notes
@@ -27,6 +27,7 @@ from nodes.weights import ORIGIN, ModelFolder, Progress, no_progress
 logger = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 600.0  # without progress of the process that holds it
+FIRST_PATIENCE_S = 60.0  # for a hub's first answer, while nothing has come that would be lost
 CACHED_PATIENCE_S = 15.0  # for news of a branch of which a commit is in the cache
 SPARE_DISK_BYTES = 64 << 20
 LOCK = ".lock"
@@ -114,10 +115,10 @@ def open_hub(
     if hub.is_offline and (downloaded := hub_cache.find(model)):
         return _open_downloaded(downloaded, say)
     try:
-        listing = Patience(CACHED_PATIENCE_S if path else NO_PROGRESS_DEADLINE_S).repeat(lambda: hub.list(model), tick)
+        listing = Patience(CACHED_PATIENCE_S if path else FIRST_PATIENCE_S).repeat(lambda: hub.list(model), tick)
     except HubUnreachable as error:
         if path is None:
-            raise
+            raise HubUnreachable(f"{model} can't be had: {error}") from None
         logger.warning("%s; going on with commit %s of %s from the cache", error, commit[:12], model)
         return reopen(path, hub)
     path = notes.folder_of(listing.commit)

@@ -32,7 +32,7 @@ class HubId:
     @classmethod
     def read(cls, text: str) -> HubId | None:
         """None for what can't be one."""
-        found = _ID.fullmatch(text)
+        found = None if text.endswith((".gguf", ".safetensors")) else _ID.fullmatch(text)
         try:
             validate_repo_id(found[1] if found else "")
         except HFValidationError:

@@ -13,7 +13,7 @@ from types import EllipsisType
 
 import torch
 
-from nodes.layout import Tensor
+from nodes.layout import ModelError, Tensor
 from nodes.tensors import TensorFile
 
 
@@ -36,6 +36,10 @@ class Checkpoint:
         self._reading = threading.Lock()  # transformers reads from several threads
 
     def __enter__(self) -> Checkpoint:
+        """Raises ModelError naming a tensor that holds no floating point numbers: packed weights look like those."""
+        for name, tensor in self._tensors.items():
+            if not self._file(tensor.file).places[name].dtype.is_floating_point:
+                raise ModelError(f"tensor {name} in {tensor.file} holds no floating point numbers")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -50,8 +54,10 @@ class Checkpoint:
         return {name: LazyTensor(self, name) for name in self._tensors}
 
     def read(self, name: str) -> torch.Tensor:
-        file = self._tensors[name].file
         with self._reading:
-            if file not in self._files:
-                self._files[file] = TensorFile(self._path / file)
-            return self._files[file].read(name)
+            return self._file(self._tensors[name].file).read(name)
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self._files:
+            self._files[name] = TensorFile(self._path / name)
+        return self._files[name]

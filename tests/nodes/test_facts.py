@@ -3,6 +3,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,3 +70,14 @@ def test_layers_that_the_model_hasnt_are_a_usage_error(options: NodeOptions, tin
 
 def test_the_address_towards_a_tracker_here_is_here() -> None:
     assert facts.address_towards("http://127.0.0.1:1") == "127.0.0.1"
+
+
+def test_the_lean_executor_is_refused_before_anything_is_loaded_where_it_doesnt_cover(
+    options: NodeOptions, tiny: ModelFolder
+) -> None:
+    other = replace(tiny, config=SimpleNamespace(model_type="bloom"))
+
+    facts.check_executor(options, other)
+    facts.check_executor(replace(options, executor="lean"), tiny)
+    with pytest.raises(UsageError, match="--executor lean doesn't cover model_type 'bloom'.*take auto"):
+        facts.check_executor(replace(options, executor="lean"), other)

@@ -104,3 +104,9 @@ def test_drafts_are_on_unless_they_are_turned_off() -> None:
     assert read().max_drafts == 8
     assert read(drafts="3").max_drafts == 3
     assert read(drafts="off").max_drafts == 0
+
+
+@pytest.mark.parametrize("text", ["", "/nowhere", "org/name"])
+def test_a_tokenizer_is_a_folder(text: str) -> None:
+    with pytest.raises(UsageError, match="--tokenizer .*: no such folder"):
+        read(tokenizer=text)

@@ -227,6 +227,15 @@ def test_what_memory_is_promised_is_told() -> None:
     }
 
 
+def test_layers_that_give_no_numbers_are_found_when_their_pace_is_measured() -> None:
+    driven = Driven(1, 3)
+    driven.shard.change = lambda output: output * math.nan
+    pace = driven.engine.measure_pace()
+    driven.run()
+    with pytest.raises(NotNumbers, match="layers 1–2 give what isn't numbers"):
+        pace.result(0)
+
+
 def test_the_pace_of_a_layer_is_measured_without_a_trace() -> None:
     for layers in ((0, 4), (1, 3)):
         driven = Driven(*layers)

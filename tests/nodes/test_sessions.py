@@ -128,6 +128,13 @@ def test_the_first_step_reserves_room_and_the_end_returns_it() -> None:
     node.work(key(1, 0, 5, session=OTHER, reserve_tokens=100))
 
 
+def test_what_never_fits_is_told_apart_from_what_doesnt_fit_now() -> None:
+    with pytest.raises(
+        Busy, match="room for 101 tokens, and this node holds 100 in all: ask for fewer with max_tokens"
+    ):
+        Node(room=100).work(key(1, 0, 5, reserve_tokens=101))
+
+
 def test_a_session_that_outgrows_its_reservation_takes_more_while_there_is_some() -> None:
     node = Node(room=8)
     node.work(key(1, 0, 5))

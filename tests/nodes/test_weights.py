@@ -126,8 +126,15 @@ def test_a_config_that_cannot_be_read_is_refused(single: Path, text: str) -> Non
 
 
 def test_a_conversion_keeps_its_sources_fingerprint(single: Path) -> None:
-    (single / "meshnet.json").write_text('{"fingerprint": "f00d", "source": "a GGUF"}')
-    assert open_model(single).fingerprint == "f00d"
+    (single / "meshnet.json").write_text(json.dumps({"fingerprint": "f00d" * 16, "source": "a GGUF"}))
+    assert open_model(single).fingerprint == "f00d" * 16
+
+
+@pytest.mark.parametrize("noted", ["{}", '{"fingerprint": 5}', '{"fingerprint": "f00d"}'])
+def test_a_noted_fingerprint_that_is_none_is_refused_naming_the_file(single: Path, noted: str) -> None:
+    (single / "meshnet.json").write_text(noted)
+    with pytest.raises(ModelError, match=r"meshnet\.json: fingerprint must be 64 hex digits"):
+        _ = open_model(single).fingerprint
 
 
 def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:

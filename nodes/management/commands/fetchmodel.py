@@ -31,6 +31,8 @@ class Command(BaseCommand):
                 folder = catalog.ensure(name, self.stderr.write)
             else:
                 folder = _fetch(name, read_layers(layers) if layers else None, self.stderr.write)
+        except KeyboardInterrupt:
+            raise CommandError("stopped; what has arrived is kept") from None
         except (catalog.CatalogError, UsageError, OSError) as error:
             raise CommandError(str(error)) from error
         self.stdout.write(str(folder))

@@ -57,9 +57,7 @@ class Command(BaseCommand):
         add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help=_WEIGHTS_HELP)
         add("--executor", choices=EXECUTORS, default=EXECUTORS[0], help=_EXECUTOR_HELP)
         add("--max-kv-tokens", type=int, metavar="N", help="tokens kept for all chats together (default: from memory)")
-        add(
-            "--drafts", metavar="N|off", default=str(DEFAULT_DRAFTS), help=f"{_DRAFTS_HELP} (default: {DEFAULT_DRAFTS})"
-        )
+        add("--drafts", metavar="N|off", default=str(DEFAULT_DRAFTS), help=_DRAFTS_HELP)
         add("--tokenizer", metavar="DIR", help="take the tokenizer from this folder instead of the model's files")
         add("--ca-file", metavar="FILE", help="a private authority to trust; or SSL_CERT_FILE, REQUESTS_CA_BUNDLE")
 

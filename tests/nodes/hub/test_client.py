@@ -45,7 +45,10 @@ def first_bytes(hub: Hub, model: HubId) -> bytes:
         ("acme/tiny", HubId("acme/tiny", "main")),
         ("Qwen/Qwen2.5-0.5B@v1.0", HubId("Qwen/Qwen2.5-0.5B", "v1.0")),
         ("acme/tiny@refs/pr/1", HubId("acme/tiny", "refs/pr/1")),
-        *((text, None) for text in ("tiny", "./tiny", "/a/b", "~/b", "a/b/c", "a/..", "a/b@", "a/b@/x", "", "a--b/c")),
+        *(
+            (text, None)
+            for text in ("tiny", "./tiny", "/a/b", "~/b", "a/b/c", "a/..", "a/b@", "a/b@/x", "", "a--b/c", "a/b.gguf")
+        ),
     ],
 )
 def test_an_id_is_an_owner_a_name_and_perhaps_a_revision(text: str, read: HubId | None) -> None:

@@ -307,7 +307,7 @@ def test_an_index_that_names_a_file_the_hub_hasnt_is_refused(
 
 
 def test_a_hub_that_never_answers_is_given_up(local: LocalHub, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_folder, "NO_PROGRESS_DEADLINE_S", 0.0)
+    monkeypatch.setattr(hub_folder, "FIRST_PATIENCE_S", 0.0)
     local.faults.statuses = [503] * 20
     with pytest.raises(HubUnreachable, match="HTTP 503"):
         open_hub(MODEL, hub=hub)

@@ -212,6 +212,26 @@ def test_a_tensor_of_another_shape_is_refused_by_name(tiny_path: Path, tmp_path:
         load_shard(folder, 0, 6)
 
 
+@pytest.mark.parametrize("executor", ["lean", "transformers"])
+def test_packed_weights_that_dont_say_so_are_refused_by_name(executor: str, tiny_path: Path, tmp_path: Path) -> None:
+    name = "model.layers.2.mlp.up_proj.weight"
+    packed = {name: torch.zeros(96, 64, dtype=torch.int8)}
+    folder = open_model(without_tensor(tiny_path, tmp_path / "packed", name, packed))
+    with pytest.raises(ModelError, match=r"model\.layers\.2\.mlp\.up_proj\.weight.*floating point"):
+        load_any(folder, 0, 3, executor=executor)
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_weights_that_arent_numbers_are_refused_where_they_are_quantized(
+    weights: str, tiny_path: Path, tmp_path: Path
+) -> None:
+    name = "model.layers.2.mlp.up_proj.weight"
+    damaged = {name: torch.full((96, 64), torch.nan, dtype=torch.bfloat16)}
+    folder = open_model(without_tensor(tiny_path, tmp_path / "damaged", name, damaged))
+    with pytest.raises(ModelError, match=r"layers 0–2 hold weights that aren't numbers"):
+        load_any(folder, 0, 3, weights=weights)
+
+
 def test_an_untied_model_without_a_head_is_refused(tiny_path: Path, tmp_path: Path) -> None:
     folder = open_model(without_tensor(tiny_path, tmp_path / "broken", "lm_head.weight"))
     with pytest.raises(ModelError, match=r"lm_head\.weight missing"):

@@ -79,5 +79,5 @@ def test_the_lean_executor_is_refused_before_anything_is_loaded_where_it_doesnt_
 
     facts.check_executor(options, other)
     facts.check_executor(replace(options, executor="lean"), tiny)
-    with pytest.raises(UsageError, match="--executor lean doesn't cover model_type 'bloom'.*take auto"):
+    with pytest.raises(UsageError, match=r"--executor lean doesn't cover model_type 'bloom'.*take auto"):
         facts.check_executor(replace(options, executor="lean"), other)

@@ -108,5 +108,5 @@ def test_drafts_are_on_unless_they_are_turned_off() -> None:
 
 @pytest.mark.parametrize("text", ["", "/nowhere", "org/name"])
 def test_a_tokenizer_is_a_folder(text: str) -> None:
-    with pytest.raises(UsageError, match="--tokenizer .*: no such folder"):
+    with pytest.raises(UsageError, match=r"--tokenizer .*: no such folder"):
         read(tokenizer=text)

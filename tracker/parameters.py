@@ -33,6 +33,9 @@ HONOURED = frozenset(
 CHAT_HONOURED = HONOURED | {"messages", "max_completion_tokens", "top_logprobs"}
 COMPLETION_HONOURED = HONOURED | {"prompt"}
 
+# What other servers of this API take beside OpenAI's, and this one in an object of its own.
+EXTRAS = frozenset({"top_k", "min_p", "repetition_penalty"})
+
 # Text that says something about the client and nothing about the answer.
 LABELS = frozenset({"user"})
 CHAT_LABELS = LABELS | {"safety_identifier", "prompt_cache_key"}
@@ -95,7 +98,9 @@ def honoured_only(fields: dict[str, Any], table: Table) -> dict[str, Any]:
             if not isinstance(value, str):
                 raise ApiError(400, f"{name}: must be a string", code="invalid_type", param=name)
         elif name not in neutral:
-            raise ApiError(400, f"Unknown parameter: '{shown(name)}'.", code="unknown_parameter", param=shown(name))
+            hint = f" Send it as meshnet.{name}." if name in EXTRAS else ""
+            message = f"Unknown parameter: '{shown(name)}'.{hint}"
+            raise ApiError(400, message, code="unknown_parameter", param=shown(name))
         elif not _is_one_of(value, neutral[name]):
             raise ApiError(400, _not_honoured(name, neutral[name]), code="unsupported_parameter", param=name)
     return {name: value for name, value in fields.items() if name in honoured}

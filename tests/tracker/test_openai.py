@@ -75,6 +75,8 @@ def test_labels_are_texts() -> None:
 def test_an_unknown_parameter_is_refused_by_name() -> None:
     error = refused(top_k=5)
     assert (error.param, error.code) == ("top_k", "unknown_parameter")
+    assert "Send it as meshnet.top_k." in error.as_openai()["error"]["message"]
+    assert "meshnet" not in refused(best_k=5).as_openai()["error"]["message"]
     assert refused(**{"\ud800": 1}).param == "?"
 
 

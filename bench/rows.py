@@ -16,7 +16,8 @@ from tests.lab.site import Site
 
 PROMPT = "Write a long story about a lighthouse keeper who finds a map."
 TEXT = "The keeper of the old lighthouse climbed the stairs each night with oil for the lamp and a book for the hours. "
-COPY = f"Repeat this sentence three times, word for word: {TEXT}"
+_STORY = Path(__file__).with_name("prose.txt").read_text("utf-8").split("\n\n")[1]
+COPY = f"Repeat this text word for word: {' '.join(_STORY.split()[:70])}"
 NUM_TEXTS = 22  # which are about 512 tokens
 NUM_AT_ONCE = 8
 CUTS = {1: ["0:30"], 2: ["0:15", "15:30"]}

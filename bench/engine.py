@@ -1,9 +1,9 @@
 """How fast a model is decoded: transformers' `generate`, one node, two nodes through the relay, llama.cpp.
 
 All rows are of one run on one machine: the same model, prompt, number of tokens and one thread a process, round by
-round in turn. A node is a real `runnode` process, asked through the site, and by another node through the relay's
-tunnel.
-Tokens per second are those of decoding: the first token isn't counted. Without drafts but for the last table.
+round in turn. A node is a real `runnode` process, asked through the site, and by another node through the relay's tunnel.
+Tokens per second are those of decoding: the first token isn't counted. Drafts are off but for a table of their own in
+the full run.
 
     python -m bench.engine [--quick] [--json]
 
@@ -63,7 +63,7 @@ def tables(bench: Bench, llama: Llama | None, *, is_quick: bool) -> Tables:
         at_once |= {mesh.name: bench.at_once(mesh) for mesh in (two["16"], one["4"], two["4"])}
         prefill |= {"generate-16": bench.prefill_of_generate("16")}
         prefill |= {mesh.name: bench.prefill(mesh) for mesh in (two["32"], one["16"], one["4"])}
-    texts, plain = {"free text": PROMPT, "a copied text": COPY}, two[DRAFTING.bits]
+    texts, plain = {} if is_quick else {"free text": PROMPT, "a copied text": COPY}, two[DRAFTING.bits]
     drafts = {
         f"{text}-{mesh.drafts}": bench.drafts(mesh, text, texts[text]) for text in texts for mesh in (plain, DRAFTING)
     }
@@ -86,13 +86,14 @@ def figures(found: Tables) -> dict[str, float | None]:
 def main() -> None:
     chosen = options(__doc__)
     rounds, num_tokens = (2, 16) if chosen.quick else (7, 64)
+    meshes = MESHES if chosen.quick else [*MESHES, DRAFTING]
     model = Path(manage("fetchmodel", MODEL).splitlines()[-1])
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
         site = stack.enter_context(Site(folder / "mesh"))
         generate = stack.enter_context(Generate(model, list(DTYPES.values())))
         say("loading")
-        for mesh, nodes in [(mesh, mesh.start(site, model, folder)) for mesh in [*MESHES, DRAFTING]]:
+        for mesh, nodes in [(mesh, mesh.start(site, model, folder)) for mesh in meshes]:
             stack.enter_context(site.serving(mesh.name, nodes))
         llama = stack.enter_context(Llama(*named, gguf(folder))) if (named := binaries()) else None
         bench = Bench(site, generate, num_tokens)
@@ -121,7 +122,8 @@ def show(found: Tables, bench: Bench, num_tokens: int) -> None:
     print(f"One sequence, {num_tokens} tokens:\n{_table(found.decode, base)}\n")
     print(f"{NUM_AT_ONCE} sequences at once, tokens in all:\n{_table(found.at_once, base)}\n")
     print(f"A prompt of {bench.num_prefill} tokens:\n{_table(found.prefill, found.prefill['generate-32'])}\n")
-    print(f"With drafts, {2 * num_tokens} tokens:\n{_table_of_drafts(found.drafts)}")
+    if found.drafts:
+        print(f"With drafts, {2 * num_tokens} tokens:\n{_table_of_drafts(found.drafts)}")
 
 
 def _table(rows: dict[str, Row], base: Row) -> str:

@@ -1,7 +1,7 @@
 """How fast a model is decoded: transformers' `generate`, one node, two nodes through the relay, llama.cpp.
 
 All rows are of one run on one machine: the same model, prompt, number of tokens and one thread a process, round by
-round in turn. A node is a real `runnode` process, asked through the site, and by another node through the relay's tunnel.
+round in turn. A node is a real `runnode` process, asked through the site, and by another node through the tunnel.
 Tokens per second are those of decoding: the first token isn't counted. Drafts are off but for a table of their own in
 the full run.
 

@@ -21,12 +21,12 @@ from nodes import catalog
 from nodes.deadline import Deadline
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine
+from nodes.executors import load_shard
 from nodes.generation import Generation
 from nodes.pipeline import Pipeline, Session
 from nodes.sampling import GREEDY
-from nodes.shard import load_shard
+from nodes.sources import open_model
 from nodes.text import Tokenizer
-from nodes.weights import open_model
 
 PROMPTS = {"copy": COPY, "free": PROMPT}
 MODEL = "smollm2-135m-instruct"

@@ -27,7 +27,8 @@ from bench.llama import Llama, binaries
 from bench.report import finish, median, options, spread, table
 from bench.rows import COPY, DRAFTING, DTYPES, MESHES, NUM_AT_ONCE, PROMPT, Bench, Row
 from nodes import catalog
-from nodes.weights import layer_of, open_model
+from nodes.sources import open_model
+from nodes.weights import layer_of
 from tests.lab.processes import manage
 from tests.lab.site import Site
 

@@ -116,8 +116,9 @@ def _load(folder: Path, executor: str, weights: str, end_layer: int) -> Peaks:
     import torch
 
     from nodes import memory
-    from nodes.shard import Row, load_shard
-    from nodes.weights import open_model
+    from nodes.executors import load_shard
+    from nodes.shard import Row
+    from nodes.sources import open_model
 
     torch.set_num_threads(1)
 

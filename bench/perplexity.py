@@ -17,10 +17,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from bench.report import finish, options, table
+from nodes.executors import load_shard
 from nodes.options import WEIGHTS
-from nodes.shard import Row, Shard, load_shard
+from nodes.shard import Row, Shard
+from nodes.sources import open_model
 from nodes.text import Tokenizer
-from nodes.weights import ModelFolder, open_model
+from nodes.weights import ModelFolder
 
 MODEL, DTYPE = "smollm2-135m-instruct", "bfloat16"
 PROSE = Path(__file__).with_name("prose.txt")

@@ -14,16 +14,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-from django.conf import settings
-
 from nodes.locks import locked
-
-Say = Callable[[str], object]  # takes a line about what is going on
+from nodes.storage import Say, cache_dir, silent
 
 _DOWNLOAD_DEADLINE_S = 1800
 _LOCK_PATIENCE_S = _DOWNLOAD_DEADLINE_S + 900
@@ -52,16 +47,6 @@ ENTRIES = {
 
 class CatalogError(Exception):
     """A model of the catalogue couldn't be had; the text says what to do."""
-
-
-def silent(_line: str) -> None:
-    """A Say that says nothing."""
-
-
-def cache_dir() -> Path:
-    """Where models and fingerprints are kept: MESHNET_CACHE_DIR, or the user's cache directory."""
-    given = str(getattr(settings, "MESHNET_CACHE_DIR", "") or "")
-    return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("meshnet"))
 
 
 def ensure(name: str, say: Say = silent) -> Path:
@@ -133,10 +118,3 @@ def _convert(gguf: Path, folder: Path) -> None:
 def _sha256(file: Path) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)

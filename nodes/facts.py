@@ -9,7 +9,8 @@ from nodes import memory
 from nodes.lean import config as lean_config
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
-from nodes.weights import ModelFolder, model_name
+from nodes.sources import model_name
+from nodes.weights import ModelFolder
 
 VERSION = "0.1.0"  # of this program, as the tracker shows it; pyproject.toml has the same
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog
+from nodes import storage
 from nodes.layout import ModelError
 
 _NEVER_SEEN = (
@@ -43,11 +43,11 @@ def of_file(file: Path) -> str:
 
 def _hashes(folder: Path, names: Iterable[str], of: Path) -> dict[str, str]:
     """The SHA-256 of the named files. `of`: what they are kept for in the cache."""
-    note = catalog.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(of)).hexdigest()[:32]}.json"
+    note = storage.cache_dir() / "fingerprints" / f"{hashlib.sha256(bytes(of)).hexdigest()[:32]}.json"
     known = _read_note(note)
     hashes = {name: _hash(folder / name, known.get(name)) for name in names}
     if hashes != known:
-        catalog.write_atomically(note, json.dumps(hashes).encode())
+        storage.write_atomically(note, json.dumps(hashes).encode())
     return {name: entry[2] for name, entry in hashes.items()}
 
 

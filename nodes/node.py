@@ -17,6 +17,7 @@ from nodes.chat import Head
 from nodes.completion import DEFAULT_MAX_TOKENS
 from nodes.deadline import Deadline
 from nodes.engine import Engine, NotNumbers
+from nodes.executors import load_shard
 from nodes.facts import address_towards, check_executor, keeps_dense, node_facts, room_for_caches
 from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
@@ -24,15 +25,16 @@ from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import Registration, Standing, Tracker
 from nodes.server import NodeServer
-from nodes.shard import Shard, load_shard
+from nodes.shard import Shard
 from nodes.sockets import tls_context
+from nodes.sources import model_name, open_model
 from nodes.state import NodeState
 from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
 from nodes.tunnel import Tunnel
-from nodes.weights import ModelError, ModelFolder, model_name, open_model
+from nodes.weights import ModelError, ModelFolder
 from relay.pages import use_huge_pages
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,6 @@ Everything here reads headers, names and sizes; the tensors themselves are read 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog, fingerprint, layout
-from nodes.hub.listing import HubId
+from nodes import fingerprint, layout
 from nodes.layout import INDEX as INDEX
 from nodes.layout import ModelError as ModelError
 from nodes.layout import Tensor as Tensor
@@ -117,48 +115,6 @@ def layer_of(name: str) -> int | None:
     """The layer a tensor belongs to; None for embedding, final norm and head."""
     found = _LAYER.search(name)
     return int(found[1]) if found else None
-
-
-def open_model(
-    source: str | os.PathLike[str], say: catalog.Say = catalog.silent, tick: Callable[[int], None] = lambda count: None
-) -> ModelFolder:
-    """The model in a folder or a GGUF file, of a catalogue name or of a hub id; what it takes to know it is fetched.
-
-    `tick` is called now and then while a hub is waited for, and may raise to end that. Raises ModelError, and OSError
-    where a hub or a disk is the reason.
-    """
-    from nodes.gguf import folder as gguf_folder
-    from nodes.hub import folder as hub_folder  # they make ModelFolders themselves
-
-    text, path = str(source), Path(source).expanduser().resolve()
-    if text in catalog.ENTRIES:
-        try:
-            path = catalog.ensure(text, say)
-        except (catalog.CatalogError, OSError) as error:
-            raise ModelError(str(error)) from error
-    if path.is_file():
-        return gguf_folder.open_gguf(path, say)
-    if path.is_dir():
-        return hub_folder.reopen(path) if hub_folder.is_hub_folder(path) else open_folder(path)
-    if model := HubId.read(text):
-        return hub_folder.open_hub(model, say, tick=tick)
-    known = ", ".join(sorted(catalog.ENTRIES))
-    raise ModelError(
-        f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"
-    )
-
-
-def model_name(source: str) -> str:
-    """As users ask for it: a folder's or GGUF file's own name, also where that is a link, a catalogue's, or a hub's
-    org/name."""
-    path = Path(source).expanduser()
-    if path.is_file():
-        return path.stem
-    if path.is_dir():
-        name = path.name if path.name not in ("", "..") else path.resolve().name
-        return str(read_json(path / ORIGIN).get("name", name)) if (path / ORIGIN).exists() else name
-    model = HubId.read(source)
-    return model.name if model else path.name
 
 
 def _noted_fingerprint(file: Path) -> str:

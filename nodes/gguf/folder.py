@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog, fingerprint, weights
+from nodes import fingerprint, storage, weights
 from nodes.gguf import config as gguf_config
 from nodes.gguf import conversion as gguf_conversion
 from nodes.gguf.file import GgufFile, check_types, read_header
@@ -63,12 +63,12 @@ class GgufFolder(ModelFolder):
         return folder
 
 
-def open_gguf(path: Path, say: catalog.Say = catalog.silent) -> GgufFolder:
+def open_gguf(path: Path, say: storage.Say = storage.silent) -> GgufFolder:
     """Reads the header only; for the fingerprint, once, every byte. Raises ModelError."""
     file, fields, parts = _describe(path)
     say(f"Opening {path.name}; the first time all of it is read, for its fingerprint")
     digest = fingerprint.of_file(path)
-    folder = catalog.cache_dir() / "models" / f"gguf-{LAYOUT}-{digest}"
+    folder = storage.cache_dir() / "models" / f"gguf-{LAYOUT}-{digest}"
     _write_json(folder / "config.json", fields)
     _write_json(folder / ORIGIN, {"fingerprint": digest, "source": path.name})
     tensors = {
@@ -135,4 +135,4 @@ def _make(file: GgufFile, parts: Parts, wanted: Iterable[str], folder: Path, pro
 
 
 def _write_json(path: Path, fields: Mapping[str, Any]) -> None:
-    catalog.write_atomically(path, json.dumps(fields, indent=1).encode())
+    storage.write_atomically(path, json.dumps(fields, indent=1).encode())

@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from nodes import catalog, layout, weights
+from nodes import layout, storage, weights
 from nodes.hub import cache as hub_cache
 from nodes.hub.client import Hub
 from nodes.hub.fetch import Fetcher, HubUnreachable, Patience, Tick, no_tick
@@ -100,7 +100,7 @@ class _Counter:
 
 
 def open_hub(
-    model: HubId, say: catalog.Say = catalog.silent, hub: Hub | None = None, tick: Tick = no_tick
+    model: HubId, say: storage.Say = storage.silent, hub: Hub | None = None, tick: Tick = no_tick
 ) -> ModelFolder:
     """The model's folder; made, which fetches config, tokenizer and headers, if it isn't there yet.
 
@@ -132,7 +132,7 @@ def open_hub(
     return reopen(path, hub)
 
 
-def _open_downloaded(path: Path, say: catalog.Say) -> ModelFolder:
+def _open_downloaded(path: Path, say: storage.Say) -> ModelFolder:
     say(f"Taking what was downloaded before, in {path}")
     return weights.open_folder(path)
 

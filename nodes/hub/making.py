@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from nodes import catalog, fingerprint, layout, weights
+from nodes import fingerprint, layout, storage, weights
 from nodes.hub.client import Hub
 from nodes.hub.fetch import Fetcher, Tick, no_tick
 from nodes.hub.listing import HubFile, Listing
@@ -19,9 +19,9 @@ from nodes.weights import ORIGIN
 HEADER_GUESS_BYTES = 16 << 10  # most headers are shorter: one request instead of two
 
 
-def make_folder(hub: Hub, listing: Listing, say: catalog.Say, tick: Tick) -> Path:
+def make_folder(hub: Hub, listing: Listing, say: storage.Say, tick: Tick) -> Path:
     """Fetches what every shard needs. Whatever refuses the model does so before the headers are fetched."""
-    models = catalog.cache_dir() / "models"
+    models = storage.cache_dir() / "models"
     scratch, fetcher = models / f".making-{hub.host}-{in_a_name(listing.name)}", Fetcher(hub, listing)
     say(f"Fetching config, tokenizer and headers of {listing.name} at {listing.commit[:12]} from {hub.endpoint}")
     shutil.rmtree(scratch, ignore_errors=True)  # left by a process that was ended

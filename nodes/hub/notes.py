@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nodes import catalog
+from nodes import storage
 from nodes.hub.client import Hub
 from nodes.weights import ORIGIN
 
@@ -20,7 +20,7 @@ class Notes:
     """What is known of one model of one hub: {"revisions": {branch: commit}, "folders": {commit: folder's name}}."""
 
     def __init__(self, hub: Hub, name: str) -> None:
-        self.path = catalog.cache_dir() / "hub" / hub.host / f"{in_a_name(name)}.json"
+        self.path = storage.cache_dir() / "hub" / hub.host / f"{in_a_name(name)}.json"
 
     def commit_of(self, revision: str) -> str:
         """Empty when it isn't known."""
@@ -28,7 +28,7 @@ class Notes:
 
     def folder_of(self, commit: str) -> Path | None:
         name = self._read()["folders"].get(commit)
-        path = catalog.cache_dir() / "models" / str(name)
+        path = storage.cache_dir() / "models" / str(name)
         return path if name and (path / ORIGIN).exists() else None
 
     def add_folder(self, commit: str, path: Path) -> None:
@@ -41,7 +41,7 @@ class Notes:
     def _add(self, kind: str, key: str, value: str) -> None:
         fields = self._read()
         fields[kind][key] = value
-        catalog.write_atomically(self.path, json.dumps(fields, indent=1).encode())
+        storage.write_atomically(self.path, json.dumps(fields, indent=1).encode())
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """Nothing where there is no note, or none that can be read: it can always be made again."""

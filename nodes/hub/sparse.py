@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from nodes import catalog
+from nodes import storage
 from nodes.hub.spans import Span, merged, without
 
 RECORDS = ".filled"  # the folder of the records, beside the files
@@ -93,7 +93,7 @@ class SparseFile:
     def record(self) -> None:
         """The record never names bytes that the disk may yet lose."""
         os.fdatasync(self._descriptor)
-        catalog.write_atomically(_record_of(self.path), json.dumps({"size": self.size, **asdict(self.known)}).encode())
+        storage.write_atomically(_record_of(self.path), json.dumps({"size": self.size, **asdict(self.known)}).encode())
         self._num_unrecorded, self._recorded_at = 0, time.monotonic()
 
     def forget(self) -> None:

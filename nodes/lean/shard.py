@@ -89,7 +89,7 @@ class LeanShard(Shard):
 
 
 def load(folder: ModelFolder, start_layer: int, end_layer: int, dtype: str, weights: str, progress: bool) -> LeanShard:
-    """See shard.load_shard, which has checked the arguments."""
+    """See executors.load_shard, which has checked the arguments."""
     try:
         config = lean_config.read(folder.config)
     except lean_config.NotCovered as error:

@@ -140,7 +140,7 @@ def _kept(rows: Sequence[Row]) -> torch.Tensor:
 def load(
     folder: ModelFolder, start_layer: int, end_layer: int, dtype: str, weights: str, progress: bool
 ) -> ModuleShard:
-    """See shard.load_shard, which has checked the arguments."""
+    """See executors.load_shard, which has checked the arguments."""
     config = copy.deepcopy(folder.config)
     if end_layer < folder.num_layers:
         config.tie_word_embeddings = False  # there is no head to tie

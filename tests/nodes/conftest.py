@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from nodes import catalog
-from nodes.weights import ModelFolder, open_model
+from nodes.sources import open_model
+from nodes.weights import ModelFolder
 from tests.nodes.models import make_tiny_llama
 from tests.nodes.relays import MiniRelay
 from tests.nodes.routes import Make, Route

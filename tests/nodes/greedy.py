@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from nodes.activations import DTYPES
-from nodes.shard import Row, Shard, load_shard
+from nodes.executors import load_shard
+from nodes.shard import Row, Shard
 from nodes.weights import ModelFolder
 
 Hop = tuple[Shard, int, int]

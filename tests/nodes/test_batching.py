@@ -10,8 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from nodes.engine import Engine, Step, StepResult
+from nodes.executors import load_shard
 from nodes.sampling import GREEDY, Sampling
-from nodes.shard import Shard, load_shard
+from nodes.shard import Shard
 from nodes.weights import ModelFolder
 
 WAIT_S = 60

@@ -13,11 +13,12 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from pytest_django.fixtures import Settings
 
-from nodes import catalog
+from nodes import catalog, storage
 from nodes.catalog import CatalogError, Entry
 from nodes.management.commands.fetchmodel import Command
+from nodes.sources import open_model
 from nodes.text import Tokenizer
-from nodes.weights import ModelError, ModelFolder, open_model
+from nodes.weights import ModelError, ModelFolder
 from tests.nodes.ggufs import make_gguf
 from tests.nodes.greedy import greedy_ids, load_hops
 
@@ -48,7 +49,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, sha256: str) -> None:
 
 
 def left_behind() -> list[str]:
-    return sorted(path.name for path in (catalog.cache_dir() / "models").iterdir() if path.suffix != ".lock")
+    return sorted(path.name for path in (storage.cache_dir() / "models").iterdir() if path.suffix != ".lock")
 
 
 def test_a_package_that_isnt_there_is_named(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,18 +98,12 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 
 def test_what_is_there_is_not_fetched_again(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(monkeypatch, "0" * 64)
-    folder = catalog.cache_dir() / "models" / "toy"
+    folder = storage.cache_dir() / "models" / "toy"
     folder.mkdir(parents=True)
     (folder / "meshnet.json").write_text("{}")
     said: list[str] = []
     assert catalog.ensure("toy", said.append) == folder
     assert said == []
-
-
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    catalog.write_atomically(tmp_path / "new" / "file", b"one")
-    catalog.write_atomically(tmp_path / "new" / "file", b"two")
-    assert [path.read_bytes() for path in (tmp_path / "new").iterdir()] == [b"two"]
 
 
 def test_the_command_prints_the_folder_last(smollm2: ModelFolder) -> None:

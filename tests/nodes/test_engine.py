@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from nodes.engine import MAX_QUEUED, Engine, EngineError, Step, StepResult
+from nodes.executors import load_shard
 from nodes.modules.shard import ModuleShard
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Busy, Missing, Stale
-from nodes.shard import Shard, load_shard
+from nodes.shard import Shard
 from nodes.weights import ModelFolder
 from tests.nodes.greedy import chunks_of, generated
 from tests.nodes.shards import NUM_LAYERS, FakeShard

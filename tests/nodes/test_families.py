@@ -18,9 +18,11 @@ from transformers.cache_utils import DynamicCache
 
 from nodes import memory
 from nodes.activations import DTYPES
+from nodes.executors import load_shard
 from nodes.lean import shard as lean
-from nodes.shard import Row, load_shard
-from nodes.weights import FAMILIES, open_model
+from nodes.shard import Row
+from nodes.sources import open_model
+from nodes.weights import FAMILIES
 from tests.nodes.families import NUM_LAYERS, VARIANTS, VOCAB, Variant, make
 from tests.nodes.greedy import Hop, Route, steps_together
 from tests.nodes.modules.test_shard import some_ids

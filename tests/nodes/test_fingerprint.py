@@ -11,7 +11,7 @@ import pytest
 from pytest_django.fixtures import Settings
 
 from nodes.fingerprint import combine
-from nodes.weights import open_model
+from nodes.sources import open_model
 
 
 @pytest.fixture(autouse=True)

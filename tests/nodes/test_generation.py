@@ -11,10 +11,10 @@ from nodes.deadline import DeadlineOver
 from nodes.downstream import HopFailed, HopRefused
 from nodes.engine import Engine
 from nodes.events import Cancelled
+from nodes.executors import load_shard
 from nodes.generation import MAX_REPLAYS
 from nodes.hops import HopAnswer
 from nodes.sampling import GREEDY, Sampling
-from nodes.shard import load_shard
 from nodes.text import Tokenizer
 from nodes.weights import ModelFolder
 from relay import headers as names

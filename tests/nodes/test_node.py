@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pytest_django.fixtures import Settings
 
-from nodes import catalog
+from nodes import storage
 from nodes.memory import DoesNotFit
 from nodes.node import Node
 from nodes.options import NodeOptions, UsageError
@@ -134,7 +134,7 @@ def test_a_tokenizer_that_isnt_known_is_refused_before_anything_is_converted_unl
     path = make_gguf(tiny_path, tmp_path / "x.gguf", pre="viking")
     with pytest.raises(ModelError, match=r"'viking', isn't known; .* --tokenizer"):
         Node(replace(options, model=str(path)), threading.Event()).run()
-    assert not list(catalog.cache_dir().rglob("*.safetensors"))
+    assert not list(storage.cache_dir().rglob("*.safetensors"))
     start("1", model=str(path), tokenizer=tiny_path)
     start("2", model=str(path), start_layer=3, end_layer=6)
     wait_for_text(caplog, "Ready: layers", 2)

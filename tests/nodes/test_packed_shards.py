@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from nodes.shard import Row, Shard, load_shard
-from nodes.weights import ModelError, ModelFolder, open_model
+from nodes.executors import load_shard
+from nodes.shard import Row, Shard
+from nodes.sources import open_model
+from nodes.weights import ModelError, ModelFolder
 from tests.nodes.families import VARIANTS, Variant, make
 
 PROMPT = [5, 17, 20, 3, 41, 8]
@@ -54,7 +56,7 @@ def test_both_executors_hold_the_same_numbers(tiny_tied: ModelFolder, weights: s
 
 
 def test_eight_bits_are_near_the_dense_weights(tiny: ModelFolder, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "nodes.shard")
+    caplog.set_level(logging.INFO, "nodes.executors")
     dense = logits(load_shard(tiny, 0, 6, "float32"))
     int8 = logits(load_shard(tiny, 0, 6, "float32", weights="int8"))
     assert 0 < relative(int8, dense) < 0.15

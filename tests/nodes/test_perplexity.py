@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bench.perplexity import perplexity, prose_ids
+from nodes.executors import load_shard
 from nodes.packed import MANY_TOKENS
-from nodes.shard import load_shard
 from nodes.weights import ModelFolder
 
 NUM_TOKENS = 160

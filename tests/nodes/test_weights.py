@@ -11,9 +11,10 @@ import torch
 from pytest_django.fixtures import Settings
 from safetensors.torch import load_file, save_file
 
+from nodes.executors import load_shard
 from nodes.modules.shard import ModuleShard
-from nodes.shard import load_shard
-from nodes.weights import INDEX, ModelError, ModelFolder, layer_of, model_name, open_model
+from nodes.sources import open_model
+from nodes.weights import INDEX, ModelError, ModelFolder, layer_of
 from tests.nodes.models import change, shard_files
 
 
@@ -42,11 +43,6 @@ def test_it_counts_what_a_shard_holds(name: str, layers: tuple[int, int], reques
 def test_a_model_in_several_files_opens(sharded: Path) -> None:
     assert len(shard_files(sharded)) > 3
     assert set(open_model(sharded).tensors) == set(json.loads((sharded / INDEX).read_text())["weight_map"])
-
-
-def test_what_is_neither_a_folder_nor_a_name_says_what_is(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="smollm2-135m-instruct"):
-        open_model(tmp_path / "nothing")
 
 
 def test_files_of_foreign_layers_may_be_gone(sharded: Path) -> None:
@@ -135,23 +131,6 @@ def test_a_noted_fingerprint_that_is_none_is_refused_naming_the_file(single: Pat
     (single / "meshnet.json").write_text(noted)
     with pytest.raises(ModelError, match=r"meshnet\.json: fingerprint must be 64 hex digits"):
         _ = open_model(single).fingerprint
-
-
-def test_a_model_is_called_as_its_folder_also_where_that_is_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "alias").symlink_to(tmp_path / "real")
-
-    assert model_name(str(tmp_path / "alias")) == "alias"
-    assert model_name(f"{tmp_path}/alias/") == "alias"
-    assert model_name("smollm2-135m-instruct") == "smollm2-135m-instruct"
-    assert model_name("acme/tiny") == model_name("acme/tiny@refs/pr/1") == "acme/tiny"
-
-
-def test_the_folder_one_is_in_has_a_name_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    assert model_name(".") == "here"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from nodes import weights
+from nodes import sources
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
 from nodes.deadline import Deadline
@@ -124,7 +124,7 @@ class RealMesh:
             self.key,
             session=session,
             epoch=0,
-            fingerprint=weights.open_model(self.folder).fingerprint,
+            fingerprint=sources.open_model(self.folder).fingerprint,
             hops=hops,  # type: ignore[arg-type]
             dtype="bfloat16",
             max_tokens=100,

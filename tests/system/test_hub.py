@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from nodes.sources import open_model
 from nodes.text import Tokenizer
-from nodes.weights import open_model
 from tests.lab.hub import LocalHub
 from tests.lab.site import Site
 from tests.nodes.greedy import greedy_ids, load_hops

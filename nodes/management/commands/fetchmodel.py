@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from nodes import catalog
+from nodes import catalog, storage
 from nodes.options import UsageError, read_layers
 
 
@@ -38,10 +38,11 @@ class Command(BaseCommand):
         self.stdout.write(str(folder))
 
 
-def _fetch(name: str, layers: tuple[int, int] | None, say: catalog.Say) -> Path:
+def _fetch(name: str, layers: tuple[int, int] | None, say: storage.Say) -> Path:
     """Raises UsageError, OSError."""
     from nodes.loading import Loading  # transformers takes seconds to import
-    from nodes.weights import ModelError, open_model
+    from nodes.sources import open_model
+    from nodes.weights import ModelError
 
     try:
         folder = open_model(name, say)

@@ -22,8 +22,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Pretr
 from nodes.gguf import folder as gguf_folder
 from nodes.gguf.folder import GgufFolder
 from nodes.management.commands.fetchmodel import Command
+from nodes.sources import open_model
 from nodes.text import Tokenizer
-from nodes.weights import ModelError, open_model
+from nodes.weights import ModelError
 from tests.nodes.ggufs import make_gguf
 from tests.nodes.greedy import generated, greedy_ids, load_hops
 from tests.nodes.models import make_tokenizer

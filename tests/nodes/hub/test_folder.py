@@ -15,7 +15,7 @@ from django.core.management.base import CommandError
 from huggingface_hub import constants
 from pytest_django.fixtures import Settings
 
-from nodes import weights
+from nodes import sources
 from nodes.hub import folder as hub_folder
 from nodes.hub.client import Hub
 from nodes.hub.fetch import HubUnreachable
@@ -24,8 +24,8 @@ from nodes.hub.listing import HubId
 from nodes.hub.sparse import Record
 from nodes.layout import INDEX, ModelError
 from nodes.management.commands.fetchmodel import Command
+from nodes.sources import open_model
 from nodes.tensors import TensorFile
-from nodes.weights import open_model
 from tests.lab.hub import LocalHub
 from tests.nodes.models import make_tiny_llama
 
@@ -237,7 +237,7 @@ def test_the_folder_itself_can_be_named_and_is_filled_the_same(
     folder.prepare(1, 3)  # never the zeros of a hole
     assert isinstance(folder, HubFolder)
     assert same_tensors(folder, source, 1, 3)
-    assert weights.model_name(str(path)) == NAME
+    assert sources.model_name(str(path)) == NAME
 
 
 def test_a_file_that_came_whole_and_wrong_is_thrown_away(local: LocalHub, hub: Hub, source: Path) -> None:

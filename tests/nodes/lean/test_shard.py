@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nodes.executors import load_shard
 from nodes.lean.shard import LeanShard
 from nodes.modules.shard import ModuleShard
-from nodes.shard import Row, load_shard
+from nodes.shard import Row
 from nodes.weights import ModelError, ModelFolder
 from tests.nodes.greedy import chunks_of, generated, greedy_ids, load_hops, logits_of_steps
 from tests.nodes.modules.test_shard import CUTS, folder_of, some_ids

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from nodes.executors import load_shard
 from nodes.lean.shard import LeanShard
-from nodes.shard import load_shard
+from nodes.sources import open_model
 from nodes.tensors import TensorFile
-from nodes.weights import ModelError, ModelFolder, open_model
+from nodes.weights import ModelError, ModelFolder
 from tests.nodes.modules.test_shard import without_tensor
 
 UP = "model.layers.4.mlp.up_proj.weight"

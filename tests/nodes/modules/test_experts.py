@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from nodes.executors import load_shard
 from nodes.layout import ModelError, Tensor
 from nodes.modules import experts
 from nodes.modules.checkpoint import Checkpoint
-from nodes.shard import load_shard
-from nodes.weights import open_model
+from nodes.sources import open_model
 from tests.nodes.families import VARIANTS, make
 
 Tensors = dict[str, torch.Tensor]

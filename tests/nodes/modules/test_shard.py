@@ -13,11 +13,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from nodes.executors import load_shard as load_any
 from nodes.modules.cache import HopCache
 from nodes.modules.shard import ModuleShard
 from nodes.shard import Row
-from nodes.shard import load_shard as load_any
-from nodes.weights import ModelError, ModelFolder, open_model
+from nodes.sources import open_model
+from nodes.weights import ModelError, ModelFolder
 from tests.nodes.greedy import chunks_of, generated, greedy_ids, load_hops, logits_of_steps
 from tests.nodes.models import make_tiny_llama
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -75,9 +76,7 @@ TABLES = {"dense": "dense", "int8": "int8", "int4": "int8"}
 
 def keeps(weight: torch.Tensor, weights: str) -> bool:
     """Whether make_linear's product, of no table, goes on using `weight`'s own memory."""
-    if weights == "dense":
-        return not ReorderedLinear.takes(weight)
-    return not can_be_quantized(weight)
+    return _kind(weight, weights, is_table=False) is DenseLinear
 
 
 def make_linear(
@@ -88,13 +87,16 @@ def make_linear(
     Weights of a shape that the packed operators don't take stay dense. `is_table`: an embedding or a head. These are
     never reordered: rows are asked of the one, and a head must be kept alike whether or not the embedding is with it.
     """
-    if weights == "dense" and not is_table and ReorderedLinear.takes(weight):
-        return ReorderedLinear(weight, bias)
-    if weights == "dense" or not can_be_quantized(weight):
-        return DenseLinear(weight, bias)
-    product = _KINDS[weights](weight, bias)
-    _give_back()
+    product = _kind(weight, weights, is_table)(weight, bias)
+    if isinstance(product, tuple(_KINDS.values())):
+        _give_back()
     return product
+
+
+def _kind(weight: torch.Tensor, weights: str, is_table: bool) -> Callable[[torch.Tensor, torch.Tensor | None], Linear]:
+    if weights != "dense":
+        return _KINDS[weights] if can_be_quantized(weight) else DenseLinear
+    return ReorderedLinear if not is_table and ReorderedLinear.takes(weight) else DenseLinear
 
 
 def _give_back() -> None:

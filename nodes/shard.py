@@ -70,6 +70,14 @@ class Shard(ABC):
         Multiplied in the shard's dtype, logits then cast: what transformers' generate does.
         """
 
+    def check_rows(self, rows: Sequence[Row], start_layer: int, end_layer: int) -> None:
+        """Raises ValueError for layers that aren't here, and for a row whose cache isn't theirs or ends elsewhere."""
+        self.check_hop(start_layer, end_layer)
+        for row in rows:
+            hop = (row.cache.start_layer, row.cache.end_layer)
+            if hop != (start_layer, end_layer) or row.cache.num_tokens != row.position:
+                raise ValueError("the cache is of other layers, or doesn't end where the step starts")
+
     def check_hop(self, start_layer: int, end_layer: int) -> None:
         if not self.start_layer <= start_layer < end_layer <= self.end_layer:
             held = f"{self.start_layer}:{self.end_layer}"

@@ -46,9 +46,7 @@ class LeanShard(Shard):
         return LeanCache(start_layer, end_layer, config.num_kv_heads, config.head_dim, self._dtype, room_tokens)
 
     def forward(self, rows: Sequence[Row], start_layer: int, end_layer: int) -> list[torch.Tensor]:
-        self.check_hop(start_layer, end_layer)
-        for row in rows:
-            _check_cache(row, start_layer, end_layer)
+        self.check_rows(rows, start_layer, end_layer)
         blocks = self._held.blocks[start_layer - self.start_layer : end_layer - self.start_layer]
         inputs = [self._embed(row.inputs) for row in rows]
         sizes = [len(hidden) for hidden in inputs]
@@ -96,9 +94,3 @@ def load(folder: ModelFolder, start_layer: int, end_layer: int, dtype: str, weig
         raise ModelError(f"{folder.path}: the lean executor doesn't cover {error}; use --executor auto") from None
     held = read_weights(folder, config, (start_layer, end_layer), DTYPES[dtype], weights, progress)
     return LeanShard(folder, config, (start_layer, end_layer), dtype, held, weights)
-
-
-def _check_cache(row: Row, start_layer: int, end_layer: int) -> None:
-    cache = row.cache
-    if (cache.start_layer, cache.end_layer) != (start_layer, end_layer) or cache.num_tokens != row.position:
-        raise ValueError("the cache is of other layers, or doesn't end where the step starts")

@@ -71,11 +71,7 @@ class ModuleShard(Shard):
         return HopCache(start_layer, end_layer, room_tokens)
 
     def forward(self, rows: Sequence[Row], start_layer: int, end_layer: int) -> list[torch.Tensor]:
-        self.check_hop(start_layer, end_layer)
-        for row in rows:
-            hop = (row.cache.start_layer, row.cache.end_layer)
-            if hop != (start_layer, end_layer) or row.cache.num_tokens != row.position:
-                raise ValueError("the cache is of other layers, or doesn't end where the step starts")
+        self.check_rows(rows, start_layer, end_layer)
         hop_layers = self._hop(start_layer, end_layer)
         output = self._forward(rows, hop_layers, end_layer == self.num_layers)
         counts = [row.num_logits if end_layer == self.num_layers else row.num_tokens for row in rows]

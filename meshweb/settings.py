@@ -114,6 +114,12 @@ TICKET_KEYS = env.words("TICKET_KEYS")  # Ed25519 private keys, base64, newest f
 API_KEYS_REQUIRED = env.boolean("API_KEYS_REQUIRED", True)
 ALLOW_PRIVATE_ENDPOINTS = env.boolean("ALLOW_PRIVATE_ENDPOINTS", DEBUG)
 REQUEST_DEADLINE_S = env.integer("REQUEST_DEADLINE_S", 300, least=1)  # a chat's time, from request to last token
+HEAD_SILENCE_S = env.number("HEAD_SILENCE_S", 5.0, least=1.5)  # a head says something each second; silent, it is lost
+FAILOVER_WAIT_S = env.number(
+    "FAILOVER_WAIT_S", 20.0, least=0
+)  # for a node to come (back), where no other has the layers
+TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
+SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
 
 _QUIET = ("httpx2", "httpcore2", "daphne", "twisted")
 LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)

@@ -16,6 +16,8 @@ from nodes.threads import usable_cores
 from relay.wire import PING_S, WIRE_VERSIONS
 
 WEIGHTS = ("dense", "int8", "int4")
+DEFAULT_PATIENCE_S = 10.0
+DEFAULT_KEPT_MB = 256
 EXECUTORS = ("auto", "lean", "transformers")
 PREFERENCES = ("relay", "direct", "fastest")  # which path to a hop comes first, where there are several
 
@@ -49,6 +51,9 @@ class NodeOptions:
     executor: str = "auto"
     max_kv_tokens: int | None = None  # tokens that caches may hold together; None: what memory allows
     max_drafts: int = DEFAULT_DRAFTS  # tokens that this node guesses for a step, where it is the head
+    public_url: str | None = None  # where others reach `listen`, when that isn't its own address
+    patience_s: float = DEFAULT_PATIENCE_S  # as a head, for one step of a node after it, while that isn't slow
+    kept_mb: int = DEFAULT_KEPT_MB  # as a head, of activations kept to fill a node's replacement from
     tokenizer: Path | None = None  # a folder whose tokenizer is used instead of the model's
 
 
@@ -88,6 +93,9 @@ def read_options(
         executor=options["executor"],
         max_kv_tokens=_max_kv_tokens(options["max_kv_tokens"]),
         max_drafts=_max_drafts(options["drafts"]),
+        public_url=_public_url(options["public_url"], options["listen"]),
+        patience_s=_patience_s(options["patience"]),
+        kept_mb=_kept_mb(options["keep_activations"]),
         tokenizer=_tokenizer(options["tokenizer"]),
     )
 
@@ -161,6 +169,34 @@ def _max_drafts(text: str) -> int:
     if text not in allowed:
         raise UsageError(f"--drafts {text!r}: must be off, or tokens to guess for a step, 1 to {MAX_DRAFTS}")
     return allowed[text]
+
+
+def _public_url(text: str | None, listen: str | None) -> str | None:
+    if text is None:
+        return None
+    if not listen:
+        raise UsageError("--public-url needs --listen: it says how others reach the port that this node listens on")
+    try:
+        parts = urlsplit(text)
+        is_address = parts.scheme == "http" and parts.hostname and parts.port != 0
+        has_more = parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None
+    except ValueError:
+        is_address, has_more = False, True
+    if not is_address or has_more:
+        raise UsageError(f"--public-url {text!r}: must be like http://203.0.113.7:7002")
+    return text.rstrip("/")
+
+
+def _patience_s(asked: float) -> float:
+    if not 0.1 <= asked <= 600:
+        raise UsageError(f"--patience {asked:g}: must be 0.1 to 600 seconds")
+    return asked
+
+
+def _kept_mb(asked: int) -> int:
+    if asked < 0:
+        raise UsageError(f"--keep-activations {asked}: megabytes, or 0 to keep none")
+    return asked
 
 
 def _threads(asked: int | None) -> int:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from relay import presence
 from relay.auth import forget
-from tracker import chats
+from tracker import epochs
 from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, Shard
 from tracker.models.keys import CredentialRow
 from tracker.words import layers_in_words
@@ -174,7 +174,7 @@ class LanguageModelAdmin(ModelAdmin):
 
     @admin.display(description="route")
     def route(self, model: LanguageModel) -> str:
-        return chats.route_problem(model, timezone.now()) or "complete"
+        return epochs.route_problem(model, timezone.now()) or "complete"
 
 
 class SessionHopInline(ReadOnly, TabularInline):

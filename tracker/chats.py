@@ -6,30 +6,25 @@ Nothing here runs between the first byte of an answer and the last.
 from __future__ import annotations
 
 import json
-import random
 import secrets
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 
 from relay import headers, presence, wire
-from tracker import tickets
+from tracker import epochs
 from tracker.answers import Answer, Form
+from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.heads import HeadCall, by_http, through_relay
 from tracker.models import ApiKey, ChatSession, LanguageModel, Node, SessionHop
-from tracker.models.sessions import lost_after
 from tracker.openai import ChatRequest, CompletionRequest
-from tracker.routing import Candidate, NoRoute, RouteElement, find_route
 
 DEFAULT_MAX_TOKENS = 1024  # of a chat that names no number
-TICKET_MARGIN_S = 60  # beyond the deadline, in which hops are still freed under the ticket
 PATHS = frozenset(SessionHop.Path.values)
-
-Hops = list[tuple[Node, RouteElement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +53,23 @@ class Outcome:
 def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
     """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
     model = find_model(asked.model)
-    hops = route_of(model, now)
+    hops = epochs.route_of(model, now)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
-    body, key = _head_body(asked, limit, seed), _signing_key()
-    session = _write_rows(asked, form, model, api_key, hops, seed, now)
+    body = _head_body(asked, limit, seed)
     deadline_s = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
-    ticket = tickets.sign(
-        key,
-        session=session.session_id,
-        epoch=0,
-        fingerprint=model.fingerprint,
-        hops=[(node.peer_id, element.start_layer, element.end_layer) for node, element in hops],
-        dtype=model.wire_dtype,
-        max_tokens=limit,
-        seed=seed,
-        expires=int(now.timestamp() + deadline_s + TICKET_MARGIN_S),
-    )
+    session = _new_session(asked, form, model, api_key, now)
+    session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
+    ticket = epochs.ticket_for(session, hops)
+    with transaction.atomic():
+        session.save()
+        epochs.write_hops(session, hops)
     head = hops[0][0]
     request = wire.Request(
         request_id=secrets.token_hex(16),
         method="POST",
         path=form.path,
-        headers=_head_headers(session, ticket, hops[1:], model, deadline_s),
+        headers=_head_headers(session, ticket, hops[1:], deadline_s),
         body=body,
         sender=wire.TRACKER,
         deadline_ms=int(deadline_s * 1000),
@@ -135,39 +124,6 @@ def find_model(name: str) -> LanguageModel:
     return model
 
 
-def route_of(model: LanguageModel, now: datetime) -> Hops:
-    """The nodes to go through and the layers of each. Raises ApiError 503 naming the layers that are missing."""
-    online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - lost_after())
-    nodes = {node.peer_id: node for node in online.select_related("shard", "model")}
-    candidates = [
-        Candidate(node.peer_id, node.shard.start_layer, node.shard.end_layer, node.load) for node in nodes.values()
-    ]
-    if not model.num_layers:
-        raise ApiError(503, f"No node has joined for {model.name} yet.", code="no_route")
-    try:
-        route = find_route(candidates, model.num_layers, random.SystemRandom())
-    except NoRoute as error:
-        raise ApiError(503, f"{model.name} can't answer now: {error}.", code="no_route") from None
-    return [(nodes[element.peer_id], element) for element in route]
-
-
-def route_problem(model: LanguageModel, now: datetime) -> str | None:
-    """Why the model can't answer now, in words; None when it can."""
-    try:
-        route_of(model, now)
-    except ApiError as error:
-        return error.message
-    return None
-
-
-def hop_of(node: Node, element: RouteElement, now: datetime) -> headers.Hop:
-    """As the head sees it: the endpoint only while it is proved, by the address that was checked."""
-    endpoint = node.dial_url if node.is_endpoint_proved(now) else None
-    wire_versions = tuple(node.wire_versions) or (1,)  # a node of an earlier site has said nothing yet
-    layers = element.start_layer, element.end_layer
-    return headers.Hop(node.peer_id, *layers, endpoint, node.relay_addr, wire_versions)
-
-
 def _call_of(head: Node) -> HeadCall:
     is_connected = head.uses_relay and presence.is_present(head.peer_id)
     return through_relay(head.peer_id) if is_connected else by_http(head.dial_url)
@@ -184,57 +140,29 @@ def _head_body(asked: ChatRequest | CompletionRequest, limit: int, seed: int) ->
     return body
 
 
-def _head_headers(
-    session: ChatSession, ticket: str, downstream: Hops, model: LanguageModel, deadline_s: float
-) -> dict[str, str]:
+def _head_headers(session: ChatSession, ticket: str, downstream: Hops, deadline_s: float) -> dict[str, str]:
     """Written afresh: of the client's headers none crosses."""
-    route = [hop_of(node, element, session.started) for node, element in downstream]
+    route = [epochs.hop_of(node, element, session.started) for node, element in downstream]
     return {
         "content-type": "application/json",
         headers.SESSION: session.session_id,
-        headers.EPOCH: "0",
+        headers.EPOCH: str(session.epoch),
         headers.TICKET: ticket,
         headers.ROUTE: headers.encode_route(route),
-        headers.PREFILL_CHUNK: str(model.fitting_chunk_tokens),
+        headers.PREFILL_CHUNK: str(session.model.fitting_chunk_tokens),
         headers.DEADLINE_MS: str(int(deadline_s * 1000)),
     }
 
 
-def _signing_key() -> tickets.SigningKey:
-    keys = tickets.signing_keys()
-    if not keys:
-        raise ApiError(500, "This site has no key to sign tickets with: run manage.py migrate, or set TICKET_KEYS.")
-    return keys[0]
-
-
-def _write_rows(
-    asked: ChatRequest | CompletionRequest,
-    form: Form,
-    model: LanguageModel,
-    api_key: ApiKey | None,
-    hops: Hops,
-    seed: int,
-    now: datetime,
+def _new_session(
+    asked: ChatRequest | CompletionRequest, form: Form, model: LanguageModel, api_key: ApiKey | None, now: datetime
 ) -> ChatSession:
-    with transaction.atomic():
-        session = ChatSession.objects.create(
-            session_id=secrets.token_hex(16),
-            completion_id=form.id_prefix + secrets.token_hex(14),
-            model=model,
-            api_key=api_key,
-            is_streamed=bool(asked.stream),
-            seed=seed,
-            started=now,
-        )
-        SessionHop.objects.bulk_create(
-            SessionHop(
-                session=session,
-                position=position,
-                node=node,
-                node_name=node.name,
-                start_layer=element.start_layer,
-                end_layer=element.end_layer,
-            )
-            for position, (node, element) in enumerate(hops)
-        )
-    return session
+    return ChatSession(
+        session_id=secrets.token_hex(16),
+        completion_id=form.id_prefix + secrets.token_hex(14),
+        model=model,
+        api_key=api_key,
+        is_streamed=bool(asked.stream),
+        started=now,
+        last_news=now,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from relay import presence
-from tracker import chats
+from tracker import epochs
 from tracker.models import ChatSession, LanguageModel, Node, SessionHop
 
 MAX_LISTED = 50
@@ -65,7 +65,7 @@ def model_stories(now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "name": model.name,
-            "problem": chats.route_problem(model, now),
+            "problem": epochs.route_problem(model, now),
             "nodes": [node_story(node, now, present) for node in model.nodes.select_related("shard")],
         }
         for model in LanguageModel.objects.all()

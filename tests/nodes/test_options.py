@@ -16,6 +16,7 @@ def read(**given: Any) -> NodeOptions:
     base = {"tracker": "http://127.0.0.1:8000/", "model": "tiny", "layers": "0:2", "dtype": "bfloat16"}
     flags = {"relay_only": False, "no_relay": False, "prefer": "relay", "weights": "dense"}
     flags |= {"executor": "auto", "max_kv_tokens": None, "tokenizer": None, "drafts": "8"}
+    flags |= {"public_url": None, "patience": 10.0, "keep_activations": 256}
     wire_versions = given.pop("wire_versions", ())
     return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings", wire_versions)
 
@@ -52,9 +53,23 @@ def test_what_is_given_is_taken(tmp_path: Path) -> None:
     assert (options.state_folder, options.num_threads, options.ca_file) == (tmp_path, 3, "mine.pem")
 
 
+def test_a_public_url_stands_for_the_address_it_listens_on() -> None:
+    assert read(listen="0.0.0.0:7002", public_url="http://203.0.113.7:80/").public_url == "http://203.0.113.7:80"
+
+
+@pytest.mark.parametrize("text", ["", "203.0.113.7:7002", "https://a.example", "http://", "http://a:0", "http://a/b"])
+def test_a_public_url_is_an_http_address_and_no_more(text: str) -> None:
+    with pytest.raises(UsageError, match="--public-url"):
+        read(listen="0.0.0.0:7002", public_url=text)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("public_url", "http://203.0.113.7:7002"),
+        ("patience", 0.0),
+        ("patience", 601.0),
+        ("keep_activations", -1),
         ("tracker", "mesh.example.org"),
         ("tracker", "ftp://mesh.example.org"),
         ("tracker", "http://"),

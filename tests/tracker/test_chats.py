@@ -210,7 +210,8 @@ def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Con
     connect(lost)
     for _ in range(3):
         begin()
-    ChatSession.objects.update(started=timezone.now() - timedelta(hours=1))
+    an_hour_ago = timezone.now() - timedelta(hours=1)
+    ChatSession.objects.update(started=an_hour_ago, last_news=an_hour_ago)
     connect(idle)
     begin()
     begin()

@@ -5,7 +5,6 @@ from datetime import timedelta
 import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
-from pytest_django import Settings
 
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tracker.credentials import Credential
@@ -105,9 +104,8 @@ def make_session(model: LanguageModel, **fields: object) -> ChatSession:
     return ChatSession.objects.create(**(row | fields))
 
 
-def test_a_session_that_should_have_ended_long_ago_is_lost(model: LanguageModel, settings: Settings) -> None:
-    settings.REQUEST_DEADLINE_S = 100
-    session = make_session(model)
+def test_a_session_without_news_for_30_s_is_lost(model: LanguageModel) -> None:
+    session = make_session(model, last_news=NOW + timedelta(seconds=100))
     assert session.state_at(NOW + timedelta(seconds=129)) == "running"
     assert session.state_at(NOW + timedelta(seconds=130)) == "lost"
     session.state = ChatSession.State.DONE

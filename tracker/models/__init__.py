@@ -1,6 +1,18 @@
 from tracker.models.keys import ApiKey, JoinToken, TicketKey
 from tracker.models.languages import LanguageModel
+from tracker.models.leases import Lease
 from tracker.models.nodes import Node, Shard
-from tracker.models.sessions import ChatSession, SessionHop
+from tracker.models.sessions import ChatSession, Failover, SessionHop
 
-__all__ = ["ApiKey", "ChatSession", "JoinToken", "LanguageModel", "Node", "SessionHop", "Shard", "TicketKey"]
+__all__ = [
+    "ApiKey",
+    "ChatSession",
+    "Failover",
+    "JoinToken",
+    "LanguageModel",
+    "Lease",
+    "Node",
+    "SessionHop",
+    "Shard",
+    "TicketKey",
+]

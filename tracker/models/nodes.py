@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models, transaction
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from tracker.endpoints import parse_endpoint
@@ -41,9 +41,10 @@ class NodeQuerySet(models.QuerySet["Node"]):
         )
 
     def with_load(self, since: datetime) -> Self:
-        """Each with `load`: the sessions that run through it, but those that started before `since` and were lost."""
-        running = Q(session_hops__session__state="running", session_hops__session__started__gt=since)
-        return self.annotate(load=Count("session_hops", filter=running))
+        """Each with `load`: the sessions that run through it now, but those that were lost: without news since."""
+        running = Q(session_hops__session__state="running", session_hops__session__last_news__gt=since)
+        now = running & Q(session_hops__epoch=F("session_hops__session__epoch"))
+        return self.annotate(load=Count("session_hops", filter=now))
 
 
 class Node(models.Model):
@@ -51,6 +52,11 @@ class Node(models.Model):
         PENDING = "pending"
         APPROVED = "approved"
         REVOKED = "revoked"
+
+    class Duty(models.TextChoices):
+        WORKS = "works"
+        PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
+        DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
     load: int  # of rows from with_load()
 
@@ -107,6 +113,19 @@ class Node(models.Model):
     )
     sessions = models.PositiveIntegerField(default=0, help_text="Sessions it holds caches of, by its last heartbeat.")
 
+    duty = models.CharField(
+        max_length=8, choices=Duty.choices, default=Duty.WORKS, help_text="What the operator has it do."
+    )
+    breaker_until = models.DateTimeField(
+        null=True, blank=True, help_text="No session goes through it until then; after that one may try."
+    )
+    breaker_openings = models.PositiveIntegerField(
+        default=0, help_text="In a row; each doubles the time it is left out."
+    )
+    breaker_reason = models.CharField(max_length=300, blank=True, help_text="Why it is left out.")
+
+    registration = models.CharField(max_length=32, blank=True, editable=False, help_text="Names its last registration.")
+    heartbeat_number = models.PositiveBigIntegerField(default=0, editable=False, help_text="Of its last heartbeat.")
     is_registered = models.BooleanField(default=False, help_text="Off once it has said that it leaves.")
     lease_until = models.DateTimeField(null=True, blank=True, help_text="Offline after this, unless it is heard of.")
     last_seen = models.DateTimeField(null=True, blank=True)

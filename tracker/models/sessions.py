@@ -1,29 +1,28 @@
-"""Generations and the route each took. A row is written before the first byte of an answer and after the last."""
+"""Generations, the routes each took and what it survived.
+
+A row is written before the first byte of an answer, when its route changes, and after the last byte.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db import models
 from django.db.models import QuerySet
+from django.utils import timezone
 
 from tracker.models.keys import ApiKey
 from tracker.models.languages import LanguageModel
 from tracker.models.nodes import Node
 from tracker.words import layers_in_words
 
-LOST_AFTER_S = 30.0  # beyond the deadline that would have ended it
+LOST_AFTER = timedelta(seconds=30)  # without news from the process that runs it
 
 
 class ChatSessionQuerySet(QuerySet["ChatSession"]):
     def running(self, now: datetime) -> QuerySet[ChatSession]:
         """Without those whose process died and whose row still says so."""
-        return self.filter(state=ChatSession.State.RUNNING, started__gt=now - lost_after())
-
-
-def lost_after() -> timedelta:
-    return timedelta(seconds=settings.REQUEST_DEADLINE_S + LOST_AFTER_S)
+        return self.filter(state=ChatSession.State.RUNNING, last_news__gt=now - LOST_AFTER)
 
 
 class ChatSession(models.Model):
@@ -45,7 +44,13 @@ class ChatSession(models.Model):
     state = models.CharField(max_length=9, choices=State.choices, default=State.RUNNING, db_index=True)
     is_streamed = models.BooleanField(default=False, help_text="The client asked for a stream.")
     seed = models.BigIntegerField(help_text="Of the sampling; drawn by the tracker when the client gave none.")
+    max_tokens = models.PositiveIntegerField(default=0, help_text="Tokens that its tickets allow.")
+    epoch = models.PositiveIntegerField(default=0, help_text="Number of its route; each failover raises it.")
     started = models.DateTimeField(db_index=True)
+    deadline = models.DateTimeField(default=timezone.now, help_text="It has ended by then, one way or another.")
+    last_news = models.DateTimeField(
+        default=timezone.now, db_index=True, help_text="The process that runs it was alive then."
+    )
     ended = models.DateTimeField(null=True, blank=True)
     finish_reason = models.CharField(max_length=20, blank=True)
     prompt_tokens = models.PositiveIntegerField(null=True, blank=True)
@@ -71,7 +76,7 @@ class ChatSession(models.Model):
 
     def state_at(self, now: datetime) -> str:
         """Its state, where one that should have ended long ago is `lost`."""
-        is_lost = self.state == self.State.RUNNING and self.started <= now - lost_after()
+        is_lost = self.state == self.State.RUNNING and self.last_news <= now - LOST_AFTER
         return "lost" if is_lost else self.state
 
     @property
@@ -88,7 +93,7 @@ class ChatSession(models.Model):
 
 
 class SessionHop(models.Model):
-    """One element of a session's route; what it took is known when the session has ended."""
+    """One element of a session's route in one epoch; what it took is known when the session has ended."""
 
     class Path(models.TextChoices):
         LOCAL = "local"
@@ -97,6 +102,7 @@ class SessionHop(models.Model):
         DIRECT = "direct"
 
     session = models.ForeignKey(ChatSession, on_delete=models.CASCADE, related_name="hops")
+    epoch = models.PositiveIntegerField(default=0, help_text="Of the route it is a part of.")
     position = models.PositiveSmallIntegerField(help_text="0 is the head.")
     node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="session_hops")
     node_name = models.CharField(max_length=64, help_text="Kept when the node is deleted.")
@@ -109,8 +115,8 @@ class SessionHop(models.Model):
     queue_ms = models.FloatField(null=True, blank=True, help_text="Of these, waiting for the engine.")
 
     class Meta:
-        ordering = ["session", "position"]
-        constraints = [models.UniqueConstraint(fields=["session", "position"], name="one_hop_per_position")]
+        ordering = ["session", "epoch", "position"]
+        constraints = [models.UniqueConstraint(fields=["session", "epoch", "position"], name="one_hop_per_position")]
 
     def __str__(self) -> str:
         return f"{self.node_name}, {self.layers}"
@@ -124,3 +130,49 @@ class SessionHop(models.Model):
         """Its time over the tokens of the answer, so that the hops of a session add up to its time per token."""
         tokens = self.session.completion_tokens
         return self.ms_total / tokens if tokens and self.ms_total is not None else None
+
+
+class Failover(models.Model):
+    """A session went on without one of its nodes: which, why, and what that took."""
+
+    class Kind(models.TextChoices):
+        HEAD = "head", "its head was lost"
+        HOP = "hop", "a node after the head was lost"
+        MOVE = "move", "a node is being drained"
+
+    class Kept(models.TextChoices):
+        ACTIVATIONS = "activations", "from activations that the head kept"
+        TOKENS = "tokens", "from token ids, through the whole route"
+
+    session = models.ForeignKey(ChatSession, on_delete=models.CASCADE, related_name="failovers")
+    epoch = models.PositiveIntegerField(help_text="Of the route that it led to.")
+    kind = models.CharField(max_length=4, choices=Kind.choices)
+    node = models.ForeignKey(Node, null=True, on_delete=models.SET_NULL, related_name="failovers")
+    node_name = models.CharField(max_length=64, help_text="The node that was left. Kept when it is deleted.")
+    start_layer = models.PositiveIntegerField()
+    end_layer = models.PositiveIntegerField()
+    reported_by = models.ForeignKey(
+        Node,
+        null=True,
+        blank=True,
+        on_delete=models.SET_NULL,
+        related_name="reports",
+        help_text="Empty: the site saw it.",
+    )
+    code = models.CharField(max_length=60, help_text="What it was, in one word.")
+    cause = models.CharField(max_length=500, blank=True, help_text="In the words of who noticed.")
+    position = models.PositiveIntegerField(null=True, blank=True, help_text="Tokens of prompt and answer until then.")
+    at = models.DateTimeField(db_index=True)
+    resume_ms = models.FloatField(null=True, blank=True, help_text="From then to the next token.")
+    kept = models.CharField(
+        max_length=11, choices=Kept.choices, blank=True, help_text="What the new route was filled from."
+    )
+    replayed_tokens = models.PositiveIntegerField(null=True, blank=True)
+    replay_compute_ms = models.FloatField(null=True, blank=True, help_text="Of resume_ms, computing the replay.")
+
+    class Meta:
+        ordering = ["session", "epoch"]
+        constraints = [models.UniqueConstraint(fields=["session", "epoch"], name="one_failover_per_epoch")]
+
+    def __str__(self) -> str:
+        return f"{self.node_name}, {layers_in_words(self.start_layer, self.end_layer)}: {self.code}"

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from tracker import chats
+from tracker import chats, epochs
 from tracker.auth import authenticate_api_key
 from tracker.errors import ApiError
 from tracker.models import LanguageModel
@@ -38,7 +38,7 @@ def model_list(request: HttpRequest) -> HttpResponse:
     require_method(request, "GET")
     authenticate_api_key(request)
     now = timezone.now()
-    served = [model for model in LanguageModel.objects.all() if chats.route_problem(model, now) is None]
+    served = [model for model in LanguageModel.objects.all() if epochs.route_problem(model, now) is None]
     return JsonResponse({"object": "list", "data": [_entry(model) for model in served]})
 
 
@@ -47,7 +47,7 @@ def model_detail(request: HttpRequest, name: str) -> HttpResponse:
     require_method(request, "GET")
     authenticate_api_key(request)
     model = chats.find_model(name)
-    problem = chats.route_problem(model, timezone.now())
+    problem = epochs.route_problem(model, timezone.now())
     if problem:
         raise ApiError(404, problem, code="model_not_found", param="model")
     return JsonResponse(_entry(model))

@@ -17,7 +17,16 @@ from django.core.management.base import BaseCommand, CommandParser
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.membership import NoCredential
 from nodes.memory import DoesNotFit
-from nodes.options import EXECUTORS, PREFERENCES, WEIGHTS, NodeOptions, UsageError, read_options
+from nodes.options import (
+    DEFAULT_KEPT_MB,
+    DEFAULT_PATIENCE_S,
+    EXECUTORS,
+    PREFERENCES,
+    WEIGHTS,
+    NodeOptions,
+    UsageError,
+    read_options,
+)
 from nodes.registration import TrackerRefused, TrackerUnreachable
 from nodes.state import StateError
 from relay.headers import DTYPE_BYTES
@@ -31,6 +40,15 @@ _PREFER_HELP = "how a head reaches the next nodes first, where both ways exist; 
 _WEIGHTS_HELP = "how the layers' matrices are held: as they are, or quantized to 8 or 4 bits (less memory, faster)"
 _EXECUTOR_HELP = "what computes the layers; auto: the lean one where it knows the model, else transformers' modules"
 
+_PUBLIC_HELP = "with --listen: the address under which others reach it, as http://host:port behind a forwarded port"
+_PATIENCE_HELP = (
+    "as a head, how long another node may take for a step before the step goes another way; a node that is slow in "
+    "this chat gets four times its slowest step (default: %(default)g)"
+)
+_KEPT_HELP = (
+    "as a head, memory for activations of the chats that run, so that a lost node's replacement is filled quickly; 0 "
+    "keeps none (default: %(default)s)"
+)
 _DRAFTS_HELP = f"as a head, guess up to N tokens of a step where a text repeats itself (default: {DEFAULT_DRAFTS})"
 
 
@@ -49,6 +67,7 @@ class Command(BaseCommand):
         reach.add_argument("--relay-only", action="store_true", help="accept no connection (so without --listen)")
         reach.add_argument("--listen", metavar="HOST:PORT", help="also answer over HTTP here; port 0 picks a free one")
         add("--no-relay", action="store_true", help="with --listen: don't connect to the relay")
+        add("--public-url", metavar="URL", help=_PUBLIC_HELP)
         add("--prefer", choices=PREFERENCES, default=PREFERENCES[0], help=_PREFER_HELP)
         add("--name", help="as the tracker shows it (default: this machine's name)")
         add("--state-dir", metavar="DIR", help="where the node's key is kept (default: in the user's state folder)")
@@ -57,6 +76,8 @@ class Command(BaseCommand):
         add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help=_WEIGHTS_HELP)
         add("--executor", choices=EXECUTORS, default=EXECUTORS[0], help=_EXECUTOR_HELP)
         add("--max-kv-tokens", type=int, metavar="N", help="tokens kept for all chats together (default: from memory)")
+        add("--patience", type=float, metavar="SECONDS", default=DEFAULT_PATIENCE_S, help=_PATIENCE_HELP)
+        add("--keep-activations", type=int, metavar="MB", default=DEFAULT_KEPT_MB, help=_KEPT_HELP)
         add("--drafts", metavar="N|off", default=str(DEFAULT_DRAFTS), help=_DRAFTS_HELP)
         add("--tokenizer", metavar="DIR", help="take the tokenizer from this folder instead of the model's files")
         add("--ca-file", metavar="FILE", help="a private authority to trust; or SSL_CERT_FILE, REQUESTS_CA_BUNDLE")

@@ -1,0 +1,106 @@
+"""A session's route in one epoch: which nodes may be on it, its rows, its ticket.
+
+A session begins with epoch 0. When a node on its route is lost, whoever notices asks for the next epoch: `raise_epoch`
+is the race, which one wins.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from django.db.models import F
+
+from relay import headers, presence
+from tracker import tickets
+from tracker.errors import ApiError
+from tracker.models import ChatSession, LanguageModel, Node, SessionHop
+from tracker.models.sessions import LOST_AFTER
+from tracker.routing import Candidate, NoRoute, RouteElement, find_route
+
+TICKET_MARGIN = timedelta(seconds=60)  # beyond the deadline, in which hops are still freed under the ticket
+
+Hops = list[tuple[Node, RouteElement]]
+
+
+def route_of(model: LanguageModel, now: datetime, without: Collection[str] = ()) -> Hops:
+    """The nodes to go through and the layers of each, `without` those of these peer ids.
+
+    Raises ApiError 503 naming the layers that are missing."""
+    online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
+    nodes = {node.peer_id: node for node in online.select_related("shard", "model") if node.peer_id not in without}
+    candidates = [
+        Candidate(node.peer_id, node.shard.start_layer, node.shard.end_layer, node.load) for node in nodes.values()
+    ]
+    if not model.num_layers:
+        raise ApiError(503, f"No node has joined for {model.name} yet.", code="no_route")
+    try:
+        route = find_route(candidates, model.num_layers, random.SystemRandom())
+    except NoRoute as error:
+        raise ApiError(503, f"{model.name} can't answer now: {error}.", code="no_route") from None
+    return [(nodes[element.peer_id], element) for element in route]
+
+
+def route_problem(model: LanguageModel, now: datetime) -> str | None:
+    """Why the model can't answer now, in words; None when it can."""
+    try:
+        route_of(model, now)
+    except ApiError as error:
+        return error.message
+    return None
+
+
+def raise_epoch(session: ChatSession) -> bool:
+    """Takes the session to its next epoch; False when another was faster, or it has ended."""
+    here = ChatSession.objects.filter(pk=session.pk, epoch=session.epoch, state=ChatSession.State.RUNNING)
+    if not here.update(epoch=F("epoch") + 1):
+        return False
+    session.epoch += 1
+    return True
+
+
+def write_hops(session: ChatSession, hops: Hops) -> None:
+    """The rows of the session's route in its epoch."""
+    SessionHop.objects.bulk_create(
+        SessionHop(
+            session=session,
+            epoch=session.epoch,
+            position=position,
+            node=node,
+            node_name=node.name,
+            start_layer=element.start_layer,
+            end_layer=element.end_layer,
+        )
+        for position, (node, element) in enumerate(hops)
+    )
+
+
+def ticket_for(session: ChatSession, hops: Hops) -> str:
+    """What allows the session this route in its epoch. Raises ApiError 500 where the site has no key."""
+    return tickets.sign(
+        _signing_key(),
+        session=session.session_id,
+        epoch=session.epoch,
+        fingerprint=session.model.fingerprint,
+        hops=[(node.peer_id, element.start_layer, element.end_layer) for node, element in hops],
+        dtype=session.model.wire_dtype,
+        max_tokens=session.max_tokens,
+        seed=session.seed,
+        expires=int((session.deadline + TICKET_MARGIN).timestamp()),
+    )
+
+
+def hop_of(node: Node, element: RouteElement, now: datetime) -> headers.Hop:
+    """As the head sees it: the endpoint only while it is proved, by the address that was checked."""
+    endpoint = node.dial_url if node.is_endpoint_proved(now) else None
+    wire_versions = tuple(node.wire_versions) or (1,)  # a node of an earlier site has said nothing yet
+    layers = element.start_layer, element.end_layer
+    return headers.Hop(node.peer_id, *layers, endpoint, node.relay_addr, wire_versions)
+
+
+def _signing_key() -> tickets.SigningKey:
+    keys = tickets.signing_keys()
+    if not keys:
+        raise ApiError(500, "This site has no key to sign tickets with: run manage.py migrate, or set TICKET_KEYS.")
+    return keys[0]

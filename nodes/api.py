@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Literal
 
-from nodes.answers import answer_now, answer_of, json_answer, step_answer
+from nodes.answers import answer_now, answer_of, json_answer, kept, step_answer
 from nodes.chat import Chat, Head, Order
 from nodes.completion import CompletionError
 from nodes.deadline import Deadline
@@ -102,11 +102,12 @@ class NodeApi:
         ticket = self._book.allow_close(request.headers, session, epoch, sender)
         closed = self._engine.close_session(session, epoch, self._book.until(ticket))
 
-        def done(_: object) -> wire.Response:
-            self._book.close(ticket)
-            return json_answer(request.request_id, {})
+        def done(closed: Future[bool]) -> None:
+            if not closed.cancelled() and not closed.exception():
+                self._book.close(ticket)
 
-        return answer_of(closed, request, done)
+        closed.add_done_callback(done)
+        return answer_of(kept(closed), request, lambda _: json_answer(request.request_id, {}))
 
     def _health(self, request: wire.Request, door: Door) -> wire.Response:
         layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}

@@ -65,10 +65,11 @@ class Chat:
     and its status when one is found before that."""
 
     def __init__(self, order: Order, head: Head) -> None:
-        self.order, self._head = order, head
+        self._stream = EventStream()
+        self.order = replace(order, deadline=order.deadline.unless(self._stream.cancelled))
+        self._head = head
         self.answer: Future[Answer] = Future()
         self.answer.add_done_callback(self._look_for_cancel)
-        self._stream = EventStream()
         self._opening = threading.Lock()
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None

@@ -208,6 +208,22 @@ def test_closing_frees_the_session_and_after_it_every_step_is_refused(mesh: Mesh
     assert ask(tail, closing).status == 403
 
 
+def test_closing_goes_on_when_the_head_doesnt_wait_for_its_end(mesh: Mesh) -> None:
+    tail = mesh.nodes[2]
+    request = step_request(mesh, 2, [3, 5])
+    session = request.headers[names.SESSION]
+    ask(tail, request)
+    tail.engine.may_work.clear()
+    slow = tail.api.begin(step_request(mesh, 2, [4]), "relay")
+    closing = tail.api.begin(delete_request(request, session), "relay")
+    assert closing.cancel()
+    tail.engine.may_work.set()
+    assert isinstance(slow.result(5), Response)
+
+    assert b"closed" in ask(tail, delete_request(request, session)).body
+    assert tail.engine.num_sessions == 1  # the slow one
+
+
 def test_closing_needs_the_ticket_of_that_session_and_its_head(mesh: Mesh) -> None:
     tail = mesh.nodes[2]
     request = step_request(mesh, 2, [3, 5])

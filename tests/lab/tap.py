@@ -7,12 +7,13 @@ with Tap(("127.0.0.1", site.port), steps) as tap:             # nodes are given 
     assert not at.wait().is_answered                          # the node was killed before it got step 3
 
 A tap is a fault proxy. It stands before the relay, where a node's HELLO or registration says whose socket it is, or
-before the port of one node. A node's socket becomes `/ws/<peer_id>` to the proxy: faults can then hit one node alone.
+before the port of one node. `<key id> /ws` is the path of a node's own socket, so that faults can hit one node alone.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -142,16 +143,17 @@ class Tap(FaultProxy):
     """`peer_id`: of the node whose port it stands before; without one it stands before the relay."""
 
     def __init__(self, upstream: tuple[str, int], steps: Steps, peer_id: str = "") -> None:
-        super().__init__(upstream)
+        super().__init__(upstream, key_id_of)
         self.steps, self.peer_id = steps, peer_id
         self._sockets: dict[Link, _Socket] = {}
         self.watch(self._see)
 
     def _see(self, link: Link, direction: Direction, message: bytes) -> None:
         socket = self._sockets.setdefault(link, _Socket())
-        if link.path.startswith("/ws"):
+        path = link.path.rpartition(" ")[2]
+        if path.startswith("/ws"):
             self._see_socket(link, socket, direction, message)
-        elif not link.path.startswith("/rpc"):
+        elif not path.startswith("/rpc"):
             self._see_http(link, socket, direction, message)
 
     def _see_socket(self, link: Link, socket: _Socket, direction: Direction, message: bytes) -> None:
@@ -165,7 +167,6 @@ class Tap(FaultProxy):
             return
         if isinstance(frame, wire.Hello):
             socket.peer_id = frame.peer_id
-            link.path = f"/ws/{frame.peer_id}"
         elif isinstance(frame, wire.Request) and direction == DOWN:
             self.steps.request(link, socket.peer_id, frame)
         elif isinstance(frame, wire.Response) and direction == UP:
@@ -183,6 +184,12 @@ class Tap(FaultProxy):
             socket.num_answered += 1
             response = wire.Response(str(socket.num_answered), int(first.split(" ")[1]), fields, body)
             self.steps.response(link, response)
+
+
+def key_id_of(head: bytes) -> str:
+    """The public part of the credential in a request's head."""
+    found = re.search(rb"\r\nauthorization: *bearer +([^.\r\n]+)\.", head, re.IGNORECASE)
+    return found[1].decode() if found else ""
 
 
 def _is_http(message: bytes) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.tap import Asked, Steps, Tap
 from tests.nodes.meshes import Mesh, Told, tell
-from tests.nodes.relays import MiniRelay
+from tests.nodes.relays import MiniRelay, key_of
 
 CUTS = [(0, 2), (2, 4), (4, 6)]
 WAYS = ["tunnel", "relay", "direct"]
@@ -80,7 +80,7 @@ def test_a_trigger_acts_once_before_the_request_arrives(way: str) -> None:
 @pytest.mark.parametrize("way", ["tunnel", "direct"])
 def test_a_step_may_be_lost_in_a_black_hole_around_one_node(way: str) -> None:
     with tapped(way) as (mesh, steps, taps):
-        prefix = "" if way == "direct" else f"/ws/{TAIL}"
+        prefix = "" if way == "direct" else f"{key_of(TAIL).split('.')[0]} /ws"
         trigger = steps.at(
             lambda asked: asked.peer_id == TAIL and asked.step == 2, lambda _: taps[-1].fail(prefix, "blackhole")
         )

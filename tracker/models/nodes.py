@@ -193,6 +193,14 @@ class Node(models.Model):
         self.status, self.lease_until = Node.Status.REVOKED, None
         self.save(update_fields=["status", "lease_until"])
 
+    def closed_to_sessions(self, now: datetime) -> str | None:
+        """Why no new session goes through it though it is online, in words; None when it takes some."""
+        if self.duty != Node.Duty.WORKS:
+            return f"is {self.duty} by the operator"
+        if self.breaker_until and self.breaker_until > now:
+            return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
+        return None
+
     @property
     def progress(self) -> tuple[int, int] | None:
         """(bytes fetched, bytes in all) while it fetches its weights and has said how far it is."""

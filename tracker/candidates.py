@@ -37,6 +37,8 @@ def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = 
 
 
 def _candidate(node: Node, *, is_on_route: bool) -> Candidate:
-    """One that is on the route wins over another as good: its caches needn't be filled again."""
-    load = -1 if is_on_route else node.load
-    return Candidate(node.peer_id, node.shard.start_layer, node.shard.end_layer, load)
+    """One that is on the route has room for the session, and wins over another as good: its caches are filled."""
+    layers = node.shard.start_layer, node.shard.end_layer
+    if is_on_route:
+        return Candidate(node.peer_id, *layers, load=-1)
+    return Candidate(node.peer_id, *layers, node.load, node.room_tokens)

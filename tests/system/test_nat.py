@@ -7,7 +7,8 @@ share, and the text must be what it is without.
 
 from __future__ import annotations
 
-import json
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tests.lab.site import Answer, assemble, events
 PORT = 7002
 PROMPT = "Tell me about the sea."
 NUM_TOKENS = 300
+NEVER_ENDS = {"2": -100}  # its end token
 FAULT_AT = 20  # tokens that the client has seen by then
 PING_S = 1.0  # the shipped one is ten times that
 
@@ -34,10 +36,24 @@ class Mesh:
     model: str
     homes: dict[str, Home]  # by the node that lives there
 
+    def arrivals(self) -> list[str]:
+        """The address of each connection that a node made to the relay, so far."""
+        return re.findall(r"is here from ([0-9.]+)", self.site.log())
+
+    def cut_line(self, whose: str, seconds: float) -> None:
+        self.homes[whose].unplug()
+        time.sleep(seconds)
+        self.homes[whose].plug()
+
     def chat(self, disturb: Callable[[], None] | None = None) -> Answer:
         """`disturb` is called when some tokens have come, and the answer isn't complete when it returns."""
-        body = {"model": self.model, "messages": [{"role": "user", "content": PROMPT}], "temperature": 0}
-        body |= {"max_tokens": NUM_TOKENS, "stream": True, "meshnet": {"trace": True}}
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": PROMPT}],
+            "temperature": 0,
+        }
+        body |= {"max_tokens": NUM_TOKENS, "logit_bias": NEVER_ENDS, "meshnet": {"trace": True}}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
         with self.site.post("/v1/chat/completions", body, stream=True) as response:
             assert response.status_code == 200, response.text
             return assemble(disturbed(events(response), disturb))
@@ -90,13 +106,65 @@ def undisturbed(private: Mesh) -> Answer:
     return private.chat()
 
 
-def test_it(private: Mesh, undisturbed: Answer) -> None:
-    print(undisturbed)
-    import time
-    t = time.time()
-    print(private.chat().finish_reason, time.time() - t)
-    for n in private.site.nodes:
-        print(n.output)
-    print(private.site.log())
-    print(private.homes["tail"].connections())
-    assert 0
+def test_no_node_is_reached_by_another_home_or_by_the_site_but_by_its_neighbour(
+    internet: Internet, private: Mesh
+) -> None:
+    """They listen, so that it is the network that refuses."""
+    family, places = private.homes["tail"], private.site.places
+    assert reaches(places["middle"], family.address(places["tail"]), PORT)
+    for outside in (places["head"], internet.public):
+        for address in (family.address(places["tail"]), family.address(places["middle"]), family.public_address):
+            assert not reaches(outside, address, PORT)
+
+
+def test_a_chat_goes_through_all_of_them_and_the_two_of_one_home_come_from_one_address(
+    private: Mesh, undisturbed: Answer
+) -> None:
+    assert undisturbed.paths == ["local", "tunnel", "tunnel"]
+    assert len(undisturbed.ids) == NUM_TOKENS
+    assert private.arrivals()[-3:].count(private.homes["tail"].public_address) == 2
+
+
+@pytest.mark.parametrize("whose", ["tail", "head"])
+def test_a_router_that_forgets_its_connections(private: Mesh, undisturbed: Answer, whose: str) -> None:
+    """Neither end of a connection hears of it: what is sent is dropped."""
+    home, before = private.homes[whose], private.arrivals()
+    answer = private.chat(home.forget)
+    assert_same(answer, undisturbed)
+    assert home.public_address in private.arrivals()[len(before) :], "nothing was lost"
+
+
+def test_a_router_that_forgets_its_connections_and_picks_them_up_again(private: Mesh, undisturbed: Answer) -> None:
+    home, before = private.homes["tail"], private.arrivals()
+    home.picks_up(True)
+    answer = private.chat(home.forget)
+    home.picks_up(False)
+    assert_same(answer, undisturbed)
+    assert private.arrivals() == before, "a connection was lost"
+
+
+def test_a_line_that_is_down_for_a_moment(private: Mesh, undisturbed: Answer) -> None:
+    before = private.arrivals()
+    assert_same(private.chat(lambda: private.cut_line("tail", 0.5)), undisturbed)
+    assert private.arrivals() == before, "a connection was lost"
+
+
+def test_a_line_that_is_down_until_its_connections_are_lost(private: Mesh, undisturbed: Answer) -> None:
+    before = private.arrivals()
+    answer = private.chat(lambda: private.cut_line("tail", 3.5 * PING_S))
+    assert_same(answer, undisturbed)
+    assert len(private.arrivals()) >= len(before) + 2, "a connection outlived it"
+
+
+@pytest.mark.parametrize("whose", ["tail", "head"])
+def test_a_public_address_that_changes(private: Mesh, undisturbed: Answer, whose: str) -> None:
+    home = private.homes[whose]
+    assert_same(private.chat(home.change_address), undisturbed)
+    assert home.public_address in private.arrivals(), "nobody came from the new address"
+
+
+def assert_same(answer: Answer, undisturbed: Answer) -> None:
+    assert answer.ids == undisturbed.ids
+    assert answer.text == undisturbed.text
+    assert answer.finish_reason == undisturbed.finish_reason
+    assert answer.usage == undisturbed.usage

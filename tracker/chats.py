@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 
 from relay import headers, presence, wire
-from tracker import epochs
+from tracker import epochs, news
 from tracker.answers import Answer, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -64,6 +64,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
     with transaction.atomic():
         session.save()
         epochs.write_hops(session, hops)
+    news.begin(session.pk)
     head = hops[0][0]
     request = wire.Request(
         request_id=secrets.token_hex(16),
@@ -89,6 +90,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
     """Writes how it ended."""
+    news.end(chat.session_pk)
     answer = chat.answer
     ChatSession.objects.filter(pk=chat.session_pk).update(
         state=outcome.state,

@@ -16,6 +16,7 @@ from tracker.models.languages import MAX_LAYERS, MODEL_NAME
 from tracker.models.nodes import NODE_NAME
 
 MAX_BIGINT = 2**63 - 1
+MAX_HELD = 256  # sessions that a heartbeat names; of the others it says how many there are
 
 
 def _is_endpoint(text: str) -> str:
@@ -46,6 +47,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_BIGINT)]
 Small = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Word = Annotated[str, Field(max_length=20, pattern=r"^[a-z_-]*$")]
+SessionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Line = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 
 
@@ -92,6 +94,9 @@ class Registration(_Strict):
 
 
 class Heartbeat(_Strict):
+    registration: Annotated[str, Field(max_length=32)] = ""  # in which it numbers its heartbeats
+    number: Count = 0
+    session_epochs: Annotated[dict[SessionId, Count], Field(max_length=MAX_HELD)] = {}  # that it holds caches of
     state: Word | None = None
     done_bytes: Count | None = None  # of its weights, while it fetches them
     total_bytes: Count | None = None
@@ -100,6 +105,10 @@ class Heartbeat(_Strict):
     max_cached_tokens: Count | None = None
     sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ms_per_layer: Milliseconds | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """What the node's row keeps of it."""
+        return self.model_dump(exclude={"registration", "number", "session_epochs"}, exclude_none=True)
 
 
 Message = TypeVar("Message", bound=_Strict)

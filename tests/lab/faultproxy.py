@@ -11,6 +11,9 @@ with FaultProxy(upstream=("127.0.0.1", 8000)) as proxy:
     proxy.cut("/rpc")                        # open connections are reset
     proxy.heal("/rpc")                       # no fault for this prefix any more
 
+Connections of one path are told apart by `whose`: where it finds a name in the request's head, "name" and "name /ws" are
+prefixes of them.
+
 A direction is seen from the client: UP is what the client sends. A connection that lost bytes in a black hole stays
 dead after `heal`, as only a stretch of lost time can be made good.
 """
@@ -209,10 +212,10 @@ class _Link:
 
 
 class FaultProxy:
-    """`upstream_address` may be changed: it holds for connections to come."""
+    """`upstream_address` may be changed: it holds for connections to come. `whose`: of a request's head, or ""."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
-        self.upstream_address = upstream
+    def __init__(self, upstream: tuple[str, int], whose: Callable[[bytes], str] | None = None) -> None:
+        self.upstream_address, self._whose = upstream, whose
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = int(self._listener.getsockname()[1])
         self._faults: tuple[_Fault, ...] = ()  # replaced, never changed: read by the loop's thread
@@ -284,8 +287,10 @@ class FaultProxy:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await _first_line(reader)
+        first = await _first_bytes(reader, b"\r\n\r\n" if self._whose else b"\n")
         path = first.split(b" ")[1].decode("latin-1") if first.count(b" ") >= 2 else ""
+        if self._whose and (name := self._whose(first)):
+            path = f"{name} {path}"
         link = _Link(path, writer)
         self.opened_at.append(time.monotonic())
         self.opened.append(path)
@@ -316,12 +321,12 @@ class FaultProxy:
                 flow.cancel()
 
 
-async def _first_line(client: asyncio.StreamReader) -> bytes:
-    """What the client sends first, up to the end of its request line."""
+async def _first_bytes(client: asyncio.StreamReader, end: bytes) -> bytes:
+    """What the client sends first, up to the end of its request line or of the request's head."""
     data = b""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(FIRST_BYTES_DEADLINE_S):
-            while b"\n" not in data and len(data) < 8192:
+            while end not in data and len(data) < 8192:
                 piece = await client.read(4096)
                 if not piece:
                     break

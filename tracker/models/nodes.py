@@ -162,10 +162,13 @@ class Node(models.Model):
         """The endpoint by the address that was checked: a name could lead elsewhere by now."""
         return parse_endpoint(self.endpoint).at(self.endpoint_address)
 
-    def heartbeat(self, now: datetime, **news: Any) -> bool:
-        """Renews the lease; False when the node has left in the meantime: a late heartbeat revives nothing."""
-        news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s)}
-        renewed = Node.objects.filter(pk=self.pk, is_registered=True).exclude(status=Node.Status.REVOKED).update(**news)
+    def heartbeat(self, now: datetime, registration: str, number: int, **news: Any) -> bool:
+        """Renews the lease. One that comes late revives nothing: False when it is of another registration, was numbered
+        before one that has come, when the lease is over or the node has left."""
+        news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s), "heartbeat_number": number}
+        mine = Node.objects.filter(pk=self.pk, registration=registration, heartbeat_number__lt=number)
+        alive = mine.filter(is_registered=True, lease_until__gt=now).exclude(status=Node.Status.REVOKED)
+        renewed = alive.update(**news)
         for name, value in news.items():
             setattr(self, name, value)
         return renewed == 1

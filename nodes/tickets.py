@@ -122,6 +122,9 @@ class TicketBook:
             known = self._known.get(ticket.session)
             if known and known.ticket.epoch <= ticket.epoch:
                 del self._known[ticket.session]
+            closed = self._closed.get(ticket.session)
+            if closed and closed.epoch > ticket.epoch:
+                return  # a chat that was superseded ends after its successor
             self._make_room(self._closed, lambda entry: entry.expires)
             self._closed[ticket.session] = _Closed(ticket.epoch, ticket.expires)
 

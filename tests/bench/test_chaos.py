@@ -8,7 +8,7 @@ import pytest
 
 from bench.failover import resume_ms
 from bench.faults import LASTS_S, draw
-from bench.questions import Told, _take_stream
+from bench.questions import Told, take_stream
 
 NODES = ("first", "middle", "last")
 
@@ -33,12 +33,17 @@ def test_a_minute_has_its_share_of_faults_and_none_begins_at_its_end() -> None:
 EXPECTED = Told("abc", [1, 2, 3], "length", {"completion_tokens": 3})
 
 
+def test_two_long_texts_are_told_apart_where_they_differ() -> None:
+    wrong = Told("a" * 50 + "b").compare(Told("a" * 60))
+    assert wrong == "text: other from 50 on, 51 long instead of 60: …'aaab'… instead of …'aaaaaaaaaaa'…"
+
+
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [
         (Told("abc", [1, 2, 3], "length", {"completion_tokens": 3}), ""),
-        (Told("abd", [1, 2, 4], "length", {"completion_tokens": 3}), "text: other from 2 on"),
-        (Told("ab", [1, 2], "length", {"completion_tokens": 2}), "text: other from 2 on"),
+        (Told("abd", [1, 2, 4], "length", {"completion_tokens": 3}), "text: 'abd' instead of 'abc'"),
+        (Told("ab", [1, 2], "length", {"completion_tokens": 2}), "text: 'ab' instead of 'abc'"),
         (Told("abc", [1, 2, 3], "stop", {"completion_tokens": 3}), "finish_reason: 'stop' instead of 'length'"),
         (Told("ab", [1, 2], error="node_failed"), ""),
         (Told("b", [2], error="node_failed"), "isn't how the answer begins"),
@@ -56,7 +61,7 @@ def test_a_role_twice_and_text_after_the_end_are_seen() -> None:
 
     def taken(*events: dict[str, Any]) -> str:
         told, stream = Told(), iter(events)
-        _take_stream(told, stream)
+        take_stream(told, stream)
         return told.broken
 
     role: Iterator[dict[str, Any]] = iter([{"delta": {"role": "assistant", "content": "a"}}] * 2)

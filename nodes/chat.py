@@ -74,11 +74,16 @@ class Chat:
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None
         self._writer: Writer | None = None
+        self.shall_move = False
         self._is_superseded = False  # a later epoch was seen: the session belongs to another head
 
     def end(self, error: CompletionError) -> None:
         """Ends it before its next step, with an error that its user is shown."""
         self._ended_by = error
+
+    def move(self) -> None:
+        """The tracker wants its route to leave a node: before the next step another is asked for."""
+        self.shall_move = True
 
     def run(self) -> None:
         opener = threading.Timer(KEEPALIVE_S, self._open)

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Literal
 
 from nodes.answers import answer_now, answer_of, json_answer, kept, step_answer
@@ -84,7 +85,7 @@ class NodeApi:
         """All of the session up to this epoch is over here, the tracker says. Whoever has it now frees the hops."""
         with self._idle:
             chat = self._chats.get(session)
-            if chat and chat.order.ticket.epoch <= epoch:
+            if chat and chat.epoch <= epoch:
                 chat.end(CompletionError(409, Code.STALE, "the session goes on at another head"))
         self._engine.close_session(session, epoch, self._book.end(session, epoch))
 
@@ -155,7 +156,13 @@ class NodeApi:
         order = Order(
             request.request_id, request.path, request.body, ticket, ticket_text, hops, chunk_tokens, _deadline(request)
         )
-        return self._start(Chat(order, self._head))
+        return self._start(Chat(order, self._head, lambda *following: self._allow_route(session, *following)))
+
+    def _allow_route(self, session: str, ticket_text: str, epoch: int, hops: list[Hop]) -> Ticket:
+        """The ticket of a session's next route, as the tracker has answered it. Raises WireError."""
+        ticket = self._book.allow_chat({names.TICKET: ticket_text}, session, epoch, None)
+        self._check_route(ticket, hops)
+        return ticket
 
     def _check_route(self, ticket: Ticket, hops: list[Hop]) -> None:
         """The head follows what is signed, and nothing else."""
@@ -185,6 +192,7 @@ class NodeApi:
         try:
             chat.run()
         finally:
+            ticket = replace(ticket, epoch=chat.epoch)
             self._book.close(ticket)
             self._engine.close_session(ticket.session, ticket.epoch, self._book.until(ticket))
             with self._idle:

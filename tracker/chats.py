@@ -24,6 +24,7 @@ from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
 
 DEFAULT_MAX_TOKENS = 1024  # of a chat that names no number
+BYTES_PER_TOKEN = 4  # of a prompt, about: only its head knows how many tokens it has
 PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
 
 
@@ -74,11 +75,11 @@ class Outcome:
 def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
     """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
     model = find_model(asked.model)
-    hops = epochs.route_of(model, now)
+    deadline_s = _deadline_s(asked.wanted_deadline_s)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
     body = orders.body_of(asked, limit, seed)
-    deadline_s = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
+    hops = epochs.route_of(model, now, need_tokens=limit + len(body) // BYTES_PER_TOKEN)
     session = _new_session(asked, form, model, api_key, now)
     session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
     request = orders.request_of(session, hops, form.path, body, deadline_s, now)
@@ -150,6 +151,15 @@ def find_model(name: str) -> LanguageModel:
         message = f"The model '{name[:100]}' does not exist here. GET /v1/models lists those that do."
         raise ApiError(404, message, code="model_not_found", param="model")
     return model
+
+
+def _deadline_s(wanted: float | None) -> float:
+    """Raises ApiError 400 where more is asked for than the operator gives."""
+    longest = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
+    if wanted is not None and wanted > longest:
+        param, most = "meshnet.deadline_s", f"at most {longest:g} seconds are given here"
+        raise ApiError(400, f"{param}: is {wanted:g}; {most}.", code="invalid_value", param=param)
+    return longest if wanted is None else wanted
 
 
 def _new_session(

@@ -35,8 +35,4 @@ def give(now: datetime) -> int:
     return alive.update(last_news=now)
 
 
-def _give() -> None:
-    give(timezone.now())
-
-
-giver = Repeated("news of running sessions", _give)
+giver = Repeated("news of running sessions", lambda: give(timezone.now()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from django.core.validators import RegexValidator
@@ -11,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from relay.headers import DTYPE_BYTES
 from relay.wire import WIRE_VERSIONS
 from tracker.endpoints import EndpointRefused, parse_endpoint
-from tracker.errors import ApiError
+from tracker.errors import ApiError, writable
 from tracker.models.languages import MAX_LAYERS, MODEL_NAME
 from tracker.models.nodes import NODE_NAME
 
@@ -36,6 +37,11 @@ def _is_dtype(text: str) -> str:
 def _ours(versions: list[Any]) -> list[int]:
     """Those that the relay speaks too, in order; a newer node may name more, and in other words."""
     return sorted({version for version in versions if type(version) is int} & set(WIRE_VERSIONS))
+
+
+def _cut(max_chars: int) -> Callable[[str], str]:
+    """Words for people, as much of them as a column holds."""
+    return lambda text: writable(text)[:max_chars]
 
 
 def _pattern(validator: RegexValidator) -> str:
@@ -64,6 +70,25 @@ class ModelFacts(_Strict):
 
     def facts(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name"})
+
+
+class LostHop(_Strict):
+    """A hop that its head can't go on with, and why."""
+
+    peer_id: Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+    start_layer: Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
+    end_layer: Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+    code: Annotated[str, AfterValidator(_cut(60))]
+    cause: Annotated[str, AfterValidator(_cut(500))] = ""
+
+
+class Reroute(_Strict):
+    """What the head of a session says when it wants another route for it."""
+
+    epoch: Annotated[int, Field(ge=0, lt=2**31 - 1)]
+    lost: LostHop
+    position: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    failed: Annotated[list[str], Field(max_length=256)] = []
 
 
 class Registration(_Strict):

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class Repeated:
     """`do` in a thread of its own. `what` it is stands in the log when it fails."""
 
-    def __init__(self, what: str, do: Callable[[], None]) -> None:
+    def __init__(self, what: str, do: Callable[[], object]) -> None:
         self._what, self._do = what, do
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=what.replace(" ", "-"))
         self._running: asyncio.Future[None] | None = None

@@ -42,7 +42,7 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     if session is None:
         raise NoSuccessor("its record was deleted")
     try:
-        hops = _route_of(session, lost, now)
+        hops = _route_of(session, lost, len(chat.answer.prompt_ids), now)
         body = orders.continued(chat.request.body, chat.answer)
         left = _raise_epoch(session, chat, lost, hops, now)
         request = orders.request_of(session, hops, chat.request.path, body, left_s, now)
@@ -56,14 +56,15 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     return replace(chat, epoch=session.epoch, head=RouteHead.of(hops), request=request, call=call)
 
 
-def _route_of(session: ChatSession, lost: Lost, now: datetime) -> Hops:
+def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) -> Hops:
     """Raises ApiError 503."""
+    need_tokens = num_prompt + session.max_tokens
     try:
-        return epochs.route_of(session.model, now, lost.heads)
+        return epochs.route_of(session.model, now, lost.heads, need_tokens)
     except ApiError:
         if len(lost.heads) == len(lost.resting):
             raise
-    return epochs.route_of(session.model, now, lost.resting)
+    return epochs.route_of(session.model, now, lost.resting, need_tokens)
 
 
 def _raise_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> int:

@@ -119,6 +119,32 @@ def test_revoking_says_who_was_revoked(operator: Client, make_node: MakeNode) ->
     assert Node.objects.get().status == Node.Status.REVOKED
 
 
+@pytest.mark.parametrize(
+    ("action", "duty", "said"),
+    [
+        ("pause", "paused", "Paused: node-a. New sessions go elsewhere; theirs finish."),
+        ("drain", "draining", "Draining: node-a. New sessions go elsewhere; theirs move to nodes with the same layers"),
+        ("resume", "works", "Resumed: node-a. They get sessions again."),
+    ],
+)
+def test_a_node_is_given_its_duty(operator: Client, make_node: MakeNode, action: str, duty: str, said: str) -> None:
+    make_node("node-a", duty="paused")
+    assert said in act(operator, Node, action)
+    assert Node.objects.get().duty == duty
+
+
+def test_a_node_that_was_left_out_is_used_again_when_the_operator_says_so(
+    operator: Client, make_node: MakeNode
+) -> None:
+    until = timezone.now() + timedelta(minutes=5)
+    make_node("bad", breaker_until=until, breaker_openings=6, breaker_reason="it fell silent")
+    make_node("good")
+    assert "Not left out any more: bad." in act(operator, Node, "reset_breaker")
+    node = Node.objects.get(name="bad")
+    assert (node.breaker_until, node.breaker_openings, node.breaker_reason) == (None, 0, "")
+    assert "None of them was left out." in act(operator, Node, "reset_breaker")
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("how", ["revoke", "delete_selected"])
 async def test_who_is_revoked_or_deleted_is_disconnected(

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models, transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
 from tracker.endpoints import parse_endpoint
@@ -41,10 +41,13 @@ class NodeQuerySet(models.QuerySet["Node"]):
         )
 
     def with_load(self, since: datetime) -> Self:
-        """Each with `load`: the sessions that run through it now, but those that were lost: without news since."""
+        """Each with what runs through it now, but for sessions that were lost, which have had no news since: `load`,
+        how many, and `given_tokens`, the answers' of those that began after it was last heard of."""
         running = Q(session_hops__session__state="running", session_hops__session__last_news__gt=since)
         now = running & Q(session_hops__epoch=F("session_hops__session__epoch"))
-        return self.annotate(load=Count("session_hops", filter=now))
+        new = now & Q(session_hops__session__started__gt=F("last_seen"))
+        given = Sum("session_hops__session__max_tokens", filter=new, default=0)
+        return self.annotate(load=Count("session_hops", filter=now), given_tokens=given)
 
 
 class Node(models.Model):
@@ -59,6 +62,7 @@ class Node(models.Model):
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
     load: int  # of rows from with_load()
+    given_tokens: int
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
     peer_id = models.CharField(max_length=32, unique=True, editable=False, help_text="Its address on the relay.")
@@ -192,6 +196,21 @@ class Node(models.Model):
         """Locks it out. Whoever calls this tells relay.auth to forget the peer, so that it is out at once."""
         self.status, self.lease_until = Node.Status.REVOKED, None
         self.save(update_fields=["status", "lease_until"])
+
+    @property
+    def room_tokens(self) -> int | None:
+        """That a new session finds in its caches, of rows from with_load(); None: it hasn't said."""
+        if self.max_cached_tokens is None:
+            return None
+        return self.max_cached_tokens - self.reserved_tokens - self.given_tokens
+
+    def closed_to_sessions(self, now: datetime) -> str | None:
+        """Why no new session goes through it though it is online, in words; None when it takes some."""
+        if self.duty != Node.Duty.WORKS:
+            return f"is {self.duty} by the operator"
+        if self.breaker_until and self.breaker_until > now:
+            return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
+        return None
 
     @property
     def progress(self) -> tuple[int, int] | None:

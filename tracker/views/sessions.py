@@ -1,0 +1,35 @@
+"""POST /api/sessions/<id>/reroute: the head of a session asks for another route. The rules are in reroutes.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.csrf import csrf_exempt
+
+from tracker import reroutes
+from tracker.auth import asking_node
+from tracker.errors import ApiError
+from tracker.models import Failover
+from tracker.node_schemas import Reroute, check
+from tracker.views.responses import node_error, read_object, require_method
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+@csrf_exempt
+async def reroute(request: HttpRequest, session_id: str) -> HttpResponse:
+    try:
+        require_method(request, "POST")
+        _, answer = await sync_to_async(_reroute)(request, session_id)
+    except ApiError as error:
+        return node_error(error)
+    return JsonResponse(answer)
+
+
+def _reroute(request: HttpRequest, session_id: str) -> tuple[Failover, dict[str, Any]]:
+    head = asking_node(request)
+    wanted = check(Reroute, read_object(request, MAX_BODY_BYTES))
+    return reroutes.reroute(head, session_id, wanted, timezone.now())

@@ -16,7 +16,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tracker import epochs
+from tracker import epochs, figures
 from tracker.candidates import Candidates, candidates_of
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -43,6 +43,7 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         epochs.write_hops(session, hops)
         failover = _write(session, lost, head, wanted, now)
         ticket = epochs.ticket_for(session, hops)
+    figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
     logger.warning(
         "session %s goes on in epoch %d without node %s (%s, %s: %s); instead: %s",

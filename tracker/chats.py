@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import transaction
 
 from relay import wire
-from tracker import epochs, news, orders
+from tracker import accusations, epochs, news, orders
 from tracker.answers import Answer, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -117,6 +117,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         error_message=outcome.error_message[:2000],
     )
+    if outcome.state == ChatSession.State.DONE:
+        accusations.carried(chat.session_pk)
     epoch = ChatSession.objects.values_list("epoch", flat=True).get(pk=chat.session_pk)
     if answer.report:
         write_report(chat.session_pk, epoch, answer.report)

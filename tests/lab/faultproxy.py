@@ -11,8 +11,8 @@ with FaultProxy(upstream=("127.0.0.1", 8000)) as proxy:
     proxy.cut("/rpc")                        # open connections are reset
     proxy.heal("/rpc")                       # no fault for this prefix any more
 
-Connections of one path are told apart by `whose`: where it finds a name in the request's head, "name" and "name /ws" are
-prefixes of them.
+Connections of one path are told apart by `whose`: where it finds a name in the request's head, "name" and "name /ws"
+are prefixes of them.
 
 A direction is seen from the client: UP is what the client sends. A connection that lost bytes in a black hole stays
 dead after `heal`, as only a stretch of lost time can be made good.

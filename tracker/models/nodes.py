@@ -61,7 +61,7 @@ class Node(models.Model):
         PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
-    load: int  # of rows from with_load()
+    load: int = 0  # of rows from with_load()
     given_tokens: int
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
@@ -235,6 +235,7 @@ class Node(models.Model):
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
             progress=self.progress,
+            closed=self.closed_to_sessions(now),
             now=now,
         )
 

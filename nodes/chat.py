@@ -20,6 +20,8 @@ from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnsw
 from nodes.generation import Generation
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.resume import PARAM as RESUME
+from nodes.resume import Replay, ResumeError, ResumeMismatch
 from nodes.sampling import Sampling
 from nodes.sessions import Busy, Stale
 from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
@@ -30,6 +32,7 @@ from relay.headers import Hop, Ticket
 logger = logging.getLogger(__name__)
 
 NODE_FAILED = "node_failed"
+RESUME_MISMATCH = "resume_mismatch"
 
 
 @dataclass(frozen=True)
@@ -65,19 +68,35 @@ class Chat:
     and its status when one is found before that."""
 
     def __init__(self, order: Order, head: Head) -> None:
-        self.order, self._head = order, head
+        self._stream = EventStream()
+        self.order = replace(order, deadline=order.deadline.unless(self._stream.cancelled))
+        self._head = head
         self.answer: Future[Answer] = Future()
         self.answer.add_done_callback(self._look_for_cancel)
-        self._stream = EventStream()
         self._opening = threading.Lock()
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None
         self._writer: Writer | None = None
+        self._replay: Replay | None = None  # of a chat that another head has begun
+        self.shall_move = False
         self._is_superseded = False  # a later epoch was seen: the session belongs to another head
 
     def end(self, error: CompletionError) -> None:
         """Ends it before its next step, with an error that its user is shown."""
         self._ended_by = error
+
+    def supersede(self) -> None:
+        """Ends it before its next step: its session goes on in a later epoch, whose caches are no longer its own."""
+        self._is_superseded = True
+        self._stream.cancel()
+
+    @property
+    def is_superseded(self) -> bool:
+        return self._is_superseded
+
+    def move(self) -> None:
+        """The tracker wants its route to leave a node: before the next step another is asked for."""
+        self.shall_move = True
 
     def run(self) -> None:
         opener = threading.Timer(KEEPALIVE_S, self._open)
@@ -91,7 +110,8 @@ class Chat:
             self.answer.cancel()
         except Exception as error:
             self._fail(_shown(error))
-            self._is_superseded = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
+            is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
+            self._is_superseded = self._is_superseded or is_stale
         finally:
             opener.cancel()
 
@@ -107,20 +127,28 @@ class Chat:
     def _generate(self) -> None:
         order, head = self.order, self._head
         request = CompletionRequest.read(order.path, order.body, order.ticket.seed)
-        prompt_ids = _prompt_ids(head.tokenizer, request)
+        prompt_ids = _prompt_ids(head, request)
         max_tokens = _max_tokens(request, len(prompt_ids), order.ticket.max_tokens, head.context_length)
         sampling = _placed(request.sampling, len(prompt_ids), head.vocab_size)
         chunk_tokens = self._chunk_tokens(sampling)
         self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
         self._writer = writer = Writer(request, prompt_ids, head.tokenizer, max_tokens)
-        generation = Generation(self._pipeline, prompt_ids, sampling, chunk_tokens, head.max_drafts)
-        for token in generation.tokens(self._check):
-            event = writer.push(token)
-            if event:
-                self._open()
-                self._stream.send(event, order.deadline)
+        known_ids = [*prompt_ids, *(request.resume.ids if request.resume else ())]
+        if request.resume:
+            self._replay = Replay(order.ticket.epoch, len(known_ids))
+            self._send(writer.resume(request.resume))
+        generation = Generation(self._pipeline, known_ids, sampling, chunk_tokens, head.max_drafts)
+        for token in () if writer.finish_reason else generation.tokens(self._check):
+            if self._replay:
+                self._replay.end(self._pipeline.hop_table())
+            self._send(writer.push(token))
             if writer.finish_reason:
                 return
+
+    def _send(self, event: dict[str, Any] | None) -> None:
+        if event:
+            self._open()
+            self._stream.send(event, self.order.deadline)
 
     def _chunk_tokens(self, sampling: Sampling) -> int:
         order = self.order
@@ -163,17 +191,21 @@ class Chat:
     def _summary(self) -> dict[str, Any]:
         hops = self._pipeline.hop_table() if self._pipeline else []
         usage = {"usage": self._writer.usage()} if self._writer else {}
-        return {"meshnet": {"done": True, **usage, "hops": hops}}
+        replay = {"failovers": [self._replay.as_dict()]} if self._replay else {}
+        return {"meshnet": {"done": True, **usage, "hops": hops, **replay}}
 
     def _look_for_cancel(self, answer: Future[Answer]) -> None:
         if answer.cancelled():
             self._stream.cancel()
 
 
-def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
+def _prompt_ids(head: Head, request: CompletionRequest) -> list[int]:
     """Raises CompletionError 400."""
-    param = "messages" if request.is_chat else "prompt"
+    param, tokenizer = "messages" if request.is_chat else "prompt", head.tokenizer
     try:
+        if request.resume:
+            request.resume.check_vocabulary(head.vocab_size)
+            return list(request.resume.prompt_ids)
         if request.messages is None:
             return tokenizer.plain_prompt(request.prompt or "")
         return tokenizer.chat_prompt(request.messages)
@@ -181,6 +213,8 @@ def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
         raise CompletionError(400, "chat_template_missing", str(error), param) from None
     except PromptError as error:
         raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), param) from None
+    except ResumeError as error:
+        raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), RESUME) from None
 
 
 def _placed(sampling: Sampling, num_prompt: int, vocab_size: int) -> Sampling:
@@ -209,6 +243,8 @@ def _shown(error: Exception) -> CompletionError:
     match error:
         case CompletionError():
             return error
+        case ResumeMismatch():
+            return CompletionError(409, RESUME_MISMATCH, str(error))
         case DeadlineOver():
             return CompletionError(504, wire.Code.DEADLINE, str(error))
         case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code):

@@ -97,6 +97,10 @@ class Doubles:
     def name(self, peer_id: str) -> str:
         return self._names[peer_id]
 
+    def key_id(self, peer_id: str) -> str:
+        """Faults of the tap go by it."""
+        return self.site.node_key(self.name(peer_id)).split(".")[0]
+
     def kill_at(self, role: str, step: int) -> Trigger:
         """The head dies when the node after it is about to get the step; what that answers reaches nobody."""
         return self.steps.at(at_step(role, step), lambda asked: self.send(victim_of(role, asked), signal.SIGKILL))

@@ -15,6 +15,7 @@ from typing import Any
 import requests
 
 from tests.lab import record, warm
+from tests.lab.namespaces import Namespace
 from tests.lab.processes import Process, environment, free_port, manage, manage_py
 
 
@@ -49,6 +50,7 @@ class Site:
             DATA_DIR=str(folder / "site"), PUBLIC_URL=self.url, ALLOW_PRIVATE_ENDPOINTS="on", **settings
         )
         self.nodes: list[Process] = []
+        self.places: dict[str, Namespace] = {}  # by a node's name: its network, where that isn't the machine's
         self.process: Process | None = None
         self.api_key = self.join_token = ""
 
@@ -94,7 +96,7 @@ class Site:
         arguments = ["runnode", "--tracker", self.url, "--model", str(model), "--layers", layers, "--name", name]
         arguments += ["--state-dir", str(self.folder / "nodes" / name), "--threads", "1", *options]
         env = environment(MESHNET_JOIN_TOKEN=self.join_token, **env)
-        node = Process([*manage_py(python), *arguments], env, warm=True)
+        node = Process([*manage_py(python), *arguments], env, warm=True, namespace=self.places.get(name))
         self.nodes.append(node)
         return node
 

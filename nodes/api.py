@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Literal
 
 from nodes.answers import answer_now, answer_of, json_answer, step_answer
@@ -129,7 +130,13 @@ class NodeApi:
         order = Order(
             request.request_id, request.path, request.body, ticket, ticket_text, hops, chunk_tokens, _deadline(request)
         )
-        return self._start(Chat(order, self._head))
+        return self._start(Chat(order, self._head, lambda *following: self._allow_route(session, *following)))
+
+    def _allow_route(self, session: str, ticket_text: str, epoch: int, hops: list[Hop]) -> Ticket:
+        """The ticket of a session's next route, as the tracker has answered it. Raises WireError."""
+        ticket = self._book.allow_chat({names.TICKET: ticket_text}, session, epoch, None)
+        self._check_route(ticket, hops)
+        return ticket
 
     def _check_route(self, ticket: Ticket, hops: list[Hop]) -> None:
         """The head follows what is signed, and nothing else."""
@@ -169,6 +176,7 @@ class NodeApi:
         try:
             chat.run()
         finally:
+            ticket = replace(ticket, epoch=chat.epoch)
             self._book.close(ticket)
             self._engine.close_session(ticket.session, ticket.epoch, self._book.until(ticket))
             with self._idle:

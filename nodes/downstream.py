@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.deadline import Deadline
+from nodes.deadline import Cancelled, Deadline
 from nodes.hops import Dialler, HopAnswer, HopError, Path
 from relay.headers import CACHED, COMPUTE_MS, QUEUE_MS, Hop
 from relay.wire import STATUS, Code, error_of
@@ -100,7 +100,7 @@ class DownstreamHop:
 
     def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline, usual_s: float = 0.0) -> HopAnswer:
         """The hop's answer to POST /forward, status 200. `usual_s`: what such a step may well take, where nothing is
-        known of this node yet. Raises HopRefused, HopFailed."""
+        known of this node yet. Raises HopRefused, HopFailed, Cancelled."""
         if self._to_time:
             self._put_fastest_first(deadline)
         started = self._clock()
@@ -175,6 +175,8 @@ class DownstreamHop:
             try:
                 return path.name, self._try(path, method, target, headers, body, self._share(deadline, slow_s))
             except HopError as error:
+                if deadline.is_cancelled:
+                    raise Cancelled from None
                 causes[path.name] = error.cause
                 codes.add(error.code or NODE_FAILED)
                 self._note(path, error, others)

@@ -7,10 +7,10 @@ been worked of the step in hand stays worked, and `catch_up` says what new hops 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from nodes.deadline import DeadlineOver
+from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
@@ -151,9 +151,11 @@ class Pipeline:
         started = self.session.deadline.left_s()
         future = self._engine.submit(step)
         try:
-            result = future.result(started)
+            result = _awaited(future, self.session.deadline)
         except (TimeoutError, CancelledError):
             future.cancel()
+            if self.session.deadline.is_cancelled:
+                raise Cancelled from None
             raise DeadlineOver("this node's own layers took longer than the request's time") from None
         took_s = started - self.session.deadline.left_s()
         self.statistics.add("local", took_s, result.compute_ms, result.queue_ms)
@@ -193,6 +195,16 @@ def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHo
         return known
     hop.num_held, hop.statistics = known.num_held, known.statistics
     return hop
+
+
+def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
+    """Raises TimeoutError when the deadline is over, and what the future does."""
+    while True:
+        try:
+            return future.result(deadline.turn_s())
+        except TimeoutError:
+            if deadline.is_over:
+                raise
 
 
 def _sampled(result: StepResult) -> list[Sampled]:

@@ -132,7 +132,7 @@ class Route:
         self.failover.rerouter = self.tracker
         return self.ways[peer_id(number)]
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, deadline: Deadline, seconds: float) -> None:
         self.pauses_s.append(seconds)
         self.while_waiting()
 

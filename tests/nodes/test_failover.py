@@ -113,7 +113,7 @@ def test_when_nobody_takes_over_in_time_one_error_says_who_was_lost_and_why_nobo
     made.tracker.answers = [NotNow("layers 4–5 have no node online", 0)]
     made.paths[1].dies_at = 4
     made.failover.clock = clock
-    made.failover.wait = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    made.failover.wait = lambda deadline, seconds: setattr(clock, "now", clock.now + seconds)
 
     with pytest.raises(HopFailed) as failed:
         made.generate(PROMPT, 6)

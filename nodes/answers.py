@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from typing import Any
+from typing import Any, TypeVar
 
 from nodes import activations
 from nodes.drafts import MAX_DRAFTS
@@ -20,6 +20,8 @@ from relay import wire
 from relay.wire import Code
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def step_answer(result: StepResult, request_id: str, dtype: str, is_tail: bool) -> wire.Response:
@@ -84,6 +86,25 @@ def answer_of(work: Future[Any], request: wire.Request, answer: Callable[[Any], 
     answered.add_done_callback(unwanted)
     work.add_done_callback(done)
     return answered
+
+
+def kept(work: Future[T]) -> Future[T]:
+    """Its result, for somebody who may leave: the work goes on. A session is freed whether or not its head waits."""
+    seen: Future[T] = Future()
+
+    def done(work: Future[T]) -> None:
+        if work.cancelled():
+            seen.cancel()
+        if not seen.set_running_or_notify_cancel():
+            return
+        error = work.exception()
+        if error:
+            seen.set_exception(error)
+        else:
+            seen.set_result(work.result())
+
+    work.add_done_callback(done)
+    return seen
 
 
 def engine_error(request_id: str, error: BaseException) -> wire.Response:

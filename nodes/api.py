@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Literal
 
-from nodes.answers import answer_now, answer_of, json_answer, step_answer
+from nodes.answers import answer_now, answer_of, json_answer, kept, step_answer
 from nodes.chat import Chat, Head, Order
 from nodes.completion import CompletionError
 from nodes.deadline import Deadline
@@ -32,6 +32,7 @@ Door = Literal["http", "relay"]
 
 MAX_CHATS = 8
 DEFAULT_CHUNK_TOKENS = 128
+MAX_TOLD_SESSIONS = 256  # in one heartbeat
 TELLING_S = 0.5  # of a chat's time, kept so that its error arrives before whoever asked gives up
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
@@ -53,7 +54,7 @@ class NodeApi:
         self._chats: dict[tuple[str, int], Chat] = {}  # that run, by session and epoch
         self._num_releasing = 0  # chats that have ended and free their hops, which may take as long as a dead one
         self._idle = threading.Condition()
-        self._is_draining = False
+        self._refusal: str | None = None  # why no chat is taken now
 
     def begin(self, request: wire.Request, door: Door) -> Future[Answer]:
         """Never waits, never raises: an error is an answer too."""
@@ -71,12 +72,36 @@ class NodeApi:
         except WireError as error:
             return answer_now(wire.error_response(request.request_id, error.code, error.message))
 
+    def refuse_chats(self, why: str | None) -> None:
+        """While there is a reason, new chats are refused with it, and those that run end after the step in hand: who
+        asked for them goes on elsewhere. Steps of other heads' chats are worked all the same."""
+        with self._idle:
+            self._refusal = why
+            for chat in self._chats.values() if why else ():
+                chat.end(CompletionError(503, Code.DRAINING, why or ""))
+
+    def close(self, session: str, epoch: int) -> None:
+        """All of the session up to this epoch is over here, the tracker says. Whoever has it now frees the hops."""
+        with self._idle:
+            for chat in self._running(session):
+                if chat.order.ticket.epoch <= epoch:
+                    chat.end(CompletionError(409, Code.STALE, "the session goes on at another head"))
+        self._engine.close_session(session, epoch, self._book.end(session, epoch))
+
+    def move(self, session: str) -> None:
+        """The tracker wants a chat that this node heads to take another route."""
+        with self._idle:
+            for chat in self._running(session):
+                chat.move()
+
+    def session_epochs(self) -> dict[str, int]:
+        """Of the sessions that this node holds, as many as a heartbeat may name."""
+        return self._engine.session_epochs(MAX_TOLD_SESSIONS)
+
     def drain(self, deadline: Deadline) -> None:
         """Refuses new chats and ends those that run after the step in hand. Steps go on until the engine stops."""
+        self.refuse_chats("this node is shutting down")
         with self._idle:
-            self._is_draining = True
-            for chat in self._chats.values():
-                chat.end(CompletionError(503, Code.DRAINING, "this node is shutting down"))
             self._idle.wait_for(lambda: not self._chats and not self._num_releasing, deadline.left_s())
 
     @property
@@ -102,15 +127,16 @@ class NodeApi:
         ticket = self._book.allow_close(request.headers, session, epoch, sender)
         closed = self._engine.close_session(session, epoch, self._book.until(ticket))
 
-        def done(_: object) -> wire.Response:
-            self._book.close(ticket)
-            return json_answer(request.request_id, {})
+        def done(closed: Future[bool]) -> None:
+            if not closed.cancelled() and not closed.exception():
+                self._book.close(ticket)
 
-        return answer_of(closed, request, done)
+        closed.add_done_callback(done)
+        return answer_of(kept(closed), request, lambda _: json_answer(request.request_id, {}))
 
     def _health(self, request: wire.Request, door: Door) -> wire.Response:
         layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}
-        state = "draining" if self._is_draining else "ok"
+        state = "draining" if self._refusal else "ok"
         load = self._engine.occupancy().as_dict()
         answer = {"state": state, "model": self.model_name, **layers, **load, "chats": self.num_chats}
         nonce = request.headers.get(names.NONCE, "")
@@ -144,9 +170,9 @@ class NodeApi:
     def _start(self, chat: Chat) -> Future[Answer]:
         session, epoch = chat.order.ticket.session, chat.order.ticket.epoch
         with self._idle:
-            if self._is_draining:
-                raise WireError(Code.DRAINING, "this node is shutting down")
-            older = [one for (running, _), one in self._chats.items() if running == session]
+            if self._refusal:
+                raise WireError(Code.DRAINING, self._refusal)
+            older = self._running(session)
             if any(one.order.ticket.epoch >= epoch for one in older):
                 raise WireError(Code.FORBIDDEN, "the session is running")
             for one in older:
@@ -156,6 +182,10 @@ class NodeApi:
             self._chats[session, epoch] = chat
         threading.Thread(target=self._run, args=(chat,), name=f"chat-{session[:8]}", daemon=True).start()
         return chat.answer
+
+    def _running(self, session: str) -> list[Chat]:
+        """Its chats here: more than one while an older one ends."""
+        return [chat for (running, _), chat in self._chats.items() if running == session]
 
     def _num_current(self) -> int:
         return sum(not chat.is_superseded for chat in self._chats.values())

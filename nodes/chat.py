@@ -68,15 +68,17 @@ class Chat:
     and its status when one is found before that."""
 
     def __init__(self, order: Order, head: Head) -> None:
-        self.order, self._head = order, head
+        self._stream = EventStream()
+        self.order = replace(order, deadline=order.deadline.unless(self._stream.cancelled))
+        self._head = head
         self.answer: Future[Answer] = Future()
         self.answer.add_done_callback(self._look_for_cancel)
-        self._stream = EventStream()
         self._opening = threading.Lock()
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None
         self._writer: Writer | None = None
         self._replay: Replay | None = None  # of a chat that another head has begun
+        self.shall_move = False
         self._is_superseded = False  # a later epoch was seen: the session belongs to another head
 
     def end(self, error: CompletionError) -> None:
@@ -91,6 +93,10 @@ class Chat:
     @property
     def is_superseded(self) -> bool:
         return self._is_superseded
+
+    def move(self) -> None:
+        """The tracker wants its route to leave a node: before the next step another is asked for."""
+        self.shall_move = True
 
     def run(self) -> None:
         opener = threading.Timer(KEEPALIVE_S, self._open)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nodes.deadline import Deadline
+from nodes.deadline import Cancelled, Deadline
 from nodes.hops import Dialler, HopAnswer, HopError, Path
 from relay.headers import CACHED, COMPUTE_MS, QUEUE_MS, Hop
 from relay.wire import Code, error_of
@@ -89,7 +89,7 @@ class DownstreamHop:
         return f"layers {self.hop.start_layer}–{self.hop.end_layer - 1} on peer {self.hop.peer_id[:8]}"
 
     def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
-        """The hop's answer to POST /forward, status 200. Raises HopRefused, HopFailed."""
+        """The hop's answer to POST /forward, status 200. Raises HopRefused, HopFailed, Cancelled."""
         if self._to_time:
             self._put_fastest_first(deadline)
         started = self._clock()
@@ -161,6 +161,8 @@ class DownstreamHop:
             try:
                 return path.name, self._try(path, method, target, headers, body, self._share(deadline, bool(others)))
             except HopError as error:
+                if deadline.is_cancelled:
+                    raise Cancelled from None
                 causes[path.name] = error.cause
                 self._note(path, error, others)
         found = "; ".join(f"{name}: {causes[name]}" for name in ("tunnel", "relay", "direct") if name in causes)

@@ -137,6 +137,14 @@ class Engine:
 
         return self._send(close)
 
+    def session_epochs(self, most: int) -> dict[str, int]:
+        """Of the sessions that are open here, those first that were idle longest."""
+        return self._sessions.epochs(most)
+
+    def drop_caches(self) -> Future[int]:
+        """Frees what every session holds, but remembers their epochs and steps; how many held something."""
+        return self._send(self._sessions.drop_caches)
+
     def measure_pace(self) -> Future[float]:
         """Milliseconds of one token through one layer, measured now: also warms up what the first step would find
         cold."""

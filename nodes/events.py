@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nodes.deadline import Cancelled as Cancelled  # what whoever sends events knows it by
 from nodes.deadline import Deadline, DeadlineOver
 from relay import wire
 
@@ -21,10 +22,6 @@ DONE = b"data: [DONE]\n\n"
 MAX_WAITING = 1024
 
 
-class Cancelled(Exception):
-    """Nobody wants the answer any more."""
-
-
 class EventStream:
     """Iterated by the sender; `close` by anyone ends it."""
 
@@ -32,15 +29,15 @@ class EventStream:
         self._keepalive_s = keepalive_s
         self._waiting: deque[bytes] = deque()
         self._changed = threading.Condition()
-        self._is_finished = self._is_cancelled = False
+        self._is_finished = False
+        self.cancelled = threading.Event()
 
     def send(self, event: dict[str, Any], deadline: Deadline) -> None:
         """Raises Cancelled, or DeadlineOver when the sender takes nothing any more."""
         data = _encoded(event)
         with self._changed:
-            self._changed.wait_for(lambda: self._is_cancelled or len(self._waiting) < MAX_WAITING, deadline.left_s())
-            if self._is_cancelled:
-                raise Cancelled
+            self._changed.wait_for(lambda: self.is_cancelled or len(self._waiting) < MAX_WAITING, deadline.left_s())
+            self.check()
             if len(self._waiting) >= MAX_WAITING:
                 raise DeadlineOver("the client took nothing of its answer")
             self._waiting.append(data)
@@ -56,15 +53,15 @@ class EventStream:
 
     def cancel(self) -> None:
         with self._changed:
-            self._is_cancelled = True
+            self.cancelled.set()
             self._changed.notify_all()
 
     @property
     def is_cancelled(self) -> bool:
-        return self._is_cancelled
+        return self.cancelled.is_set()
 
     def check(self) -> None:
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise Cancelled
 
     def __iter__(self) -> Iterator[bytes]:
@@ -72,7 +69,7 @@ class EventStream:
             while True:
                 with self._changed:
                     self._changed.wait_for(self._has_news, self._keepalive_s)
-                    if self._is_cancelled or (self._is_finished and not self._waiting):
+                    if self.is_cancelled or (self._is_finished and not self._waiting):
                         return
                     batch = b"".join(self._waiting) or KEEPALIVE
                     self._waiting.clear()
@@ -82,7 +79,7 @@ class EventStream:
             self.cancel()  # also when the sender gives up in the middle
 
     def _has_news(self) -> bool:
-        return bool(self._waiting) or self._is_finished or self._is_cancelled
+        return bool(self._waiting) or self._is_finished or self.is_cancelled
 
 
 def _encoded(event: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nodes import activations
 from nodes.answers import read_sampled
-from nodes.deadline import Deadline, DeadlineOver
+from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
@@ -136,9 +136,11 @@ class Pipeline:
         started = self.session.deadline.left_s()
         future = self._engine.submit(step)
         try:
-            result = future.result(started)
+            result = _awaited(future, self.session.deadline)
         except (TimeoutError, CancelledError):
             future.cancel()
+            if self.session.deadline.is_cancelled:
+                raise Cancelled from None
             raise DeadlineOver("this node's own layers took longer than the request's time") from None
         took_s = started - self.session.deadline.left_s()
         self.statistics.add("local", took_s, result.compute_ms, result.queue_ms)
@@ -170,6 +172,16 @@ def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int
     """
     room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
     return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
+
+
+def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
+    """Raises TimeoutError when the deadline is over, and what the future does."""
+    while True:
+        try:
+            return future.result(deadline.turn_s())
+        except TimeoutError:
+            if deadline.is_over:
+                raise
 
 
 def _checked_body(answer: HopAnswer, hop: DownstreamHop, shape: str, num_bytes: int) -> bytes:

@@ -135,6 +135,21 @@ class Sessions(Generic[CacheT, AnswerT]):
         self._forget_closed(now)
         return [session.id for session in idle]
 
+    def epochs(self, most: int) -> dict[str, int]:
+        """Of the sessions that are open, those first that were idle longest."""
+        held = list(self._sessions.values())  # at once: it changes meanwhile
+        held.sort(key=lambda session: session.last_used)
+        return {session.id: session.epoch for session in held[:most]}
+
+    def drop_caches(self) -> int:
+        """Gives back all room; how many sessions had some. What was seen of their epochs and steps stays known."""
+        holding = [session for session in self._sessions.values() if session.reserved_tokens]
+        for session in holding:
+            self._empty(session)
+            self.reserved_tokens -= session.reserved_tokens
+            session.reserved_tokens = 0
+        return len(holding)
+
     def clear(self) -> None:
         for session in list(self._sessions.values()):
             self._remove(session)

@@ -184,5 +184,7 @@ def wait(sock: socket.socket, event: int, deadline: Deadline) -> None:
         raise ConnectionAbortedError("the connection was closed here")
     poll = select.poll()
     poll.register(sock.fileno(), event)
-    if not poll.poll(int(deadline.left_s() * 1000) + 1) or deadline.is_over:
+    while not poll.poll(int(deadline.turn_s() * 1000) + 1) and not deadline.is_over:
+        pass
+    if deadline.is_over:
         raise TimeoutError("no progress within the deadline")

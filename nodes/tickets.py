@@ -18,9 +18,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from relay.headers import TICKET, Ticket, decode_ticket
-from relay.wire import TRACKER, Code, WireError
+from relay.wire import MAX_DEADLINE_S, TRACKER, Code, WireError
 
 _Entry = TypeVar("_Entry")
+LONGEST_TICKET_S = 2 * MAX_DEADLINE_S  # none is given for longer
 MAX_REMEMBERED = 4096  # tickets and closed sessions; expired ones go first
 
 
@@ -119,14 +120,23 @@ class TicketBook:
     def close(self, ticket: Ticket) -> None:
         """From now on the session is refused in this epoch and lower ones, until its ticket would have expired."""
         with self._lock:
-            known = self._known.get(ticket.session)
-            if known and known.ticket.epoch <= ticket.epoch:
-                del self._known[ticket.session]
-            closed = self._closed.get(ticket.session)
-            if closed and closed.epoch > ticket.epoch:
-                return  # a chat that was superseded ends after its successor
-            self._make_room(self._closed, lambda entry: entry.expires)
-            self._closed[ticket.session] = _Closed(ticket.epoch, ticket.expires)
+            self._close(ticket.session, ticket.epoch, ticket.expires)
+
+    def end(self, session: str, epoch: int) -> float:
+        """The same where the tracker says so, which brings no ticket. Until when, by time.monotonic()."""
+        with self._lock:
+            known = self._known.get(session)
+            expires = known.ticket.expires if known else int(self._clock.now() + LONGEST_TICKET_S)
+            self._close(session, epoch, expires)
+        return self._clock.monotonic_at(expires)
+
+    def _close(self, session: str, epoch: int, expires: int) -> None:
+        known = self._known.get(session)
+        if known and known.ticket.epoch <= epoch:
+            del self._known[session]
+        before = self._closed.pop(session, _Closed(epoch, expires))
+        self._make_room(self._closed, lambda entry: entry.expires)
+        self._closed[session] = _Closed(max(epoch, before.epoch), max(expires, before.expires))
 
     def _verified(self, headers: Mapping[str, str], session: str, epoch: int) -> Ticket:
         text = headers.get(TICKET)

@@ -83,7 +83,7 @@ class Tunnel:
         try:
             if not line.ask(request, to):
                 return _refused("the relay has yet to take what this node has sent")
-            outcome = slot.get(timeout=deadline.left_s())
+            outcome = _outcome(slot, deadline)
         except queue.Empty:
             line.cancel(request_id)
             raise TimeoutError("no answer within the deadline") from None
@@ -107,6 +107,16 @@ class Tunnel:
     def _forget(self, request_id: str) -> None:
         with self._lock:
             self._asked.pop(request_id, None)
+
+
+def _outcome(slot: _Slot, deadline: Deadline) -> _Outcome:
+    """Raises queue.Empty when the deadline is over."""
+    while True:
+        try:
+            return slot.get(timeout=deadline.turn_s())
+        except queue.Empty:
+            if deadline.is_over:
+                raise
 
 
 def _refused(message: str) -> wire.Response:

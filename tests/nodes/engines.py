@@ -58,6 +58,12 @@ class FakeEngine:
     def close_session(self, session: str, epoch: int, until: float) -> Future[bool]:
         return self._thread.submit(self.sessions.close, session, epoch, until, time.monotonic())
 
+    def session_epochs(self, most: int) -> dict[str, int]:
+        return self.sessions.epochs(most)
+
+    def drop_caches(self) -> Future[int]:
+        return self._thread.submit(self.sessions.drop_caches)
+
     def stop(self, deadline_s: float = 1) -> bool:
         self.may_work.set()
         self._thread.shutdown(wait=True, cancel_futures=True)

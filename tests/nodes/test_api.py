@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from nodes import activations
 from nodes.api import _deadline, prove
 from nodes.deadline import Deadline
 from nodes.engine import EngineError
-from nodes.events import StreamAnswer
+from nodes.events import Answer, StreamAnswer
 from nodes.sampling import GREEDY
 from relay import headers as names
 from relay import wire
@@ -206,6 +207,22 @@ def test_closing_frees_the_session_and_after_it_every_step_is_refused(mesh: Mesh
     assert (tail.engine.cached_tokens, tail.engine.num_sessions) == (0, 0)
     assert ask(tail, replace(request, headers={**request.headers, names.STEP: "2"})).status == 403
     assert ask(tail, closing).status == 403
+
+
+def test_closing_goes_on_when_the_head_doesnt_wait_for_its_end(mesh: Mesh) -> None:
+    tail = mesh.nodes[2]
+    request = step_request(mesh, 2, [3, 5])
+    session = request.headers[names.SESSION]
+    ask(tail, request)
+    tail.engine.may_work.clear()
+    slow = tail.api.begin(step_request(mesh, 2, [4]), "relay")
+    closing = tail.api.begin(delete_request(request, session), "relay")
+    assert closing.cancel()
+    tail.engine.may_work.set()
+    assert isinstance(slow.result(5), Response)
+
+    assert b"closed" in ask(tail, delete_request(request, session)).body
+    assert tail.engine.num_sessions == 1  # the slow one
 
 
 def test_closing_needs_the_ticket_of_that_session_and_its_head(mesh: Mesh) -> None:
@@ -405,3 +422,76 @@ def test_a_chats_time_ends_a_little_before_that_of_whoever_asked(
     left_s = _deadline(Request("7", "POST", PLAIN, headers, deadline_ms=envelope_ms)).left_s()
 
     assert expected_s - 0.1 < left_s <= expected_s
+
+
+# What the tracker has it do
+
+
+def test_while_it_is_drained_chats_end_and_steps_of_others_go_on(mesh: Mesh) -> None:
+    mesh.head.engine.may_work.clear()
+    answering = mesh.head.api.begin(mesh.request({"prompt": "a" * 9}, PLAIN), "relay")
+    mesh.head.api.refuse_chats("this node is being drained")
+    refused = ask(mesh.head, mesh.request({"prompt": "a"}, PLAIN))
+    mesh.head.engine.may_work.set()
+
+    assert (code_of(refused), b"being drained" in refused.body) == (Code.DRAINING, True)
+    assert ending(answering) == Code.DRAINING
+    assert ask(mesh.nodes[1], step_request(mesh, 1, [3])).status == 200
+    mesh.head.api.refuse_chats(None)
+    assert isinstance(mesh.head.api.begin(mesh.request({"prompt": "a"}, PLAIN), "relay").result(10), Response)
+
+
+def test_what_the_tracker_says_is_over_is_freed_and_leaves_a_fence(mesh: Mesh) -> None:
+    tail = mesh.nodes[2]
+    request = step_request(mesh, 2, [3, 5])
+    session = request.headers[names.SESSION]
+    ask(tail, request)
+    assert tail.api.session_epochs() == {session: 0}
+    tail.api.close(session, 0)
+
+    assert ask(tail, replace(request, headers={**request.headers, names.STEP: "2"})).status == 403
+    assert ask(tail, step_request(mesh, 2, [4])).status == 200  # behind it in the engine's line
+    assert session not in tail.api.session_epochs()
+    assert tail.engine.cached_tokens == 1
+
+
+def test_a_chat_that_the_tracker_says_is_over_ends_and_leaves_the_hops_to_their_next_head() -> None:
+    with Mesh([(0, 2), (2, 4)], relayed=False, direct=True) as mesh:
+        tail = mesh.nodes[1].engine
+        tail.may_work.clear()
+        request = mesh.request({"prompt": "a" * 9}, PLAIN)
+        answering = mesh.head.api.begin(request, "relay")
+        until = time.monotonic() + 5
+        while not mesh.head.engine.num_sessions:
+            assert time.monotonic() < until
+        mesh.head.api.close(request.headers[names.SESSION], 0)
+        tail.may_work.set()
+
+        assert ending(answering) == Code.STALE
+        while mesh.head.api.num_chats or mesh.head.api._num_releasing:
+            assert time.monotonic() < until
+        assert (mesh.head.engine.num_sessions, tail.num_sessions) == (0, 1)
+
+
+def test_a_chat_that_shall_move_is_told_and_others_arent(mesh: Mesh) -> None:
+    mesh.head.engine.may_work.clear()
+    first, second = (mesh.request({"prompt": "a"}, PLAIN) for _ in range(2))
+    answers = [mesh.head.api.begin(request, "relay") for request in (first, second)]
+    mesh.head.api.move(first.headers[names.SESSION])
+    mesh.head.api.move("0" * 32)
+    chats = mesh.head.api._chats
+
+    assert chats[first.headers[names.SESSION], 0].shall_move
+    assert not chats[second.headers[names.SESSION], 0].shall_move
+    mesh.head.engine.may_work.set()
+    assert all(isinstance(answer.result(10), Response) for answer in answers)
+
+
+def ending(answering: Future[Answer]) -> str:
+    """The code of the error with which a chat ends, before or after its stream was opened."""
+    answer = answering.result(10)
+    if isinstance(answer, Response):
+        return code_of(answer)
+    error = tell(answer).error
+    assert error
+    return str(error["code"])

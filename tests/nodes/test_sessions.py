@@ -220,3 +220,27 @@ def test_the_number_of_sessions_is_bounded() -> None:
     with pytest.raises(Busy):
         node.work(key(1, session=ID))
     node.work(key(2, 1, session=f"{5:032x}"))
+
+
+def test_dropped_caches_give_back_all_room_and_no_fence(node: Node) -> None:
+    node.work(key(1, 0, 5, epoch=2, reserve_tokens=50))
+    node.work(key(1, 0, 5, session=OTHER))
+    assert node.sessions.drop_caches() == 2
+
+    assert (node.sessions.cached_tokens, node.sessions.reserved_tokens, node.sessions.num_open) == (0, 0, 0)
+    with pytest.raises(Stale):
+        node.work(key(9, 0, 5, epoch=1))
+    with pytest.raises(Missing) as missing:
+        node.work(key(2, 5, epoch=2))
+    assert missing.value.cached_tokens == 0
+    assert node.work(key(3, 0, 6, epoch=2, reserve_tokens=50)) == "epoch 2 step 3"
+    assert node.sessions.drop_caches() == 1
+
+
+def test_it_tells_which_epochs_it_holds_those_first_that_were_idle_longest(node: Node) -> None:
+    for number, session in enumerate((OTHER, ID)):
+        node.work(key(1, 0, 1, session=session, epoch=number))
+        node.now += 1
+
+    assert node.sessions.epochs(9) == {OTHER: 0, ID: 1}
+    assert node.sessions.epochs(1) == {OTHER: 0}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nodes.tickets import TicketBook, TrackerClock
+from nodes.tickets import LONGEST_TICKET_S, TicketBook, TrackerClock
 from relay.headers import TICKET, Ticket
 from relay.wire import TRACKER, Code, WireError
 from tests.nodes.clocks import Time
@@ -247,3 +247,32 @@ def test_it_keeps_a_bounded_number_of_sessions(
 
     ticket, headers = tickets[-1]
     assert "closed" in refused(step, tail, ticket, headers).message
+
+
+def test_what_the_tracker_ends_is_refused_up_to_that_epoch(tail: TicketBook, signer: Signer, time: Time) -> None:
+    ticket, headers = signed(signer)
+    step(tail, ticket, headers)
+    later, later_headers = signed(signer, session=ticket.session, epoch=2)
+    until = tail.end(ticket.session, 1)
+
+    assert until == time.now + 60
+    assert "closed" in refused(step, tail, ticket, headers).message
+    assert step(tail, later, later_headers, epoch=2) == later
+
+
+def test_the_end_of_a_session_it_never_saw_is_remembered_as_long_as_a_ticket_can_last(
+    tail: TicketBook, signer: Signer, time: Time
+) -> None:
+    ticket, headers = signed(signer)
+    assert tail.end(ticket.session, 0) == time.now + LONGEST_TICKET_S
+    assert "closed" in refused(step, tail, ticket, headers).message
+
+
+def test_an_end_that_comes_late_doesnt_open_what_was_closed_since(tail: TicketBook, signer: Signer) -> None:
+    first, _ = signed(signer)
+    second, headers = signed(signer, session=first.session, epoch=1)
+    tail.close(second)
+    tail.close(first)
+    tail.end(first.session, 0)
+
+    assert "closed" in refused(step, tail, second, headers, epoch=1).message

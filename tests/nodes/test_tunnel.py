@@ -144,3 +144,15 @@ def test_there_are_never_more_questions_open_than_the_relay_allows(tunnel: Tunne
         for request, _ in line.asked:
             tunnel.hear(Response(request.request_id, 200))
         assert {question.result(5).status for question in questions} == {200}
+
+
+def test_a_question_whose_answer_nobody_wants_any_more_is_cancelled(tunnel: Tunnel, line: FakeLine) -> None:
+    unwanted = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        question = threads.submit(tunnel.ask, PEER, "POST", "/forward", {}, b"", Deadline.after(60).unless(unwanted))
+        line.wait_for(1)
+        unwanted.set()
+        with pytest.raises(TimeoutError):
+            question.result(10)
+
+    assert line.cancelled == [line.asked[0][0].request_id]

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import transaction
 
 from relay import headers, presence, wire
-from tracker import epochs, news
+from tracker import accusations, epochs, news
 from tracker.answers import Answer, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -105,6 +105,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         error_message=outcome.error_message[:2000],
     )
+    if outcome.state == ChatSession.State.DONE:
+        accusations.carried(chat.session_pk)
     for hop in answer.report.hops if answer.report else ():
         mine = SessionHop.objects.filter(
             session=chat.session_pk, node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer

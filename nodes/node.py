@@ -24,6 +24,7 @@ from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import Registration, Standing, Tracker
+from nodes.reroute import TrackerRerouter
 from nodes.server import NodeServer
 from nodes.shard import Shard
 from nodes.sockets import tls_context
@@ -120,7 +121,8 @@ class Node:
         book.set_keys(registration.standing.ticket_keys)
         membership.hear = lambda standing: self._hear(standing, book)
         tunnel = self._tunnel(registration)
-        dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
+        options, key = self._options, registration.node_key
+        dialler = Dialler(registration.relay_url, key, tls, tunnel, options.prefer, options.patience_s)
         head = None
         if tokenizer:
             head = Head(
@@ -132,6 +134,7 @@ class Node:
                 dialler,
                 shard.vocab_size,
                 self._options.max_drafts,
+                TrackerRerouter(options.tracker_url, key, tls),
             )
         if folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)

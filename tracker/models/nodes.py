@@ -213,7 +213,7 @@ class Node(models.Model):
         """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
         with_load()."""
         if self.duty != Node.Duty.WORKS:
-            return f"is {self.duty} by the operator"
+            return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
         if self.breaker.state(now) == State.OPEN:
             return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
         if self.breaker.state(now) == State.HALF_OPEN and self.load:

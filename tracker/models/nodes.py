@@ -13,6 +13,7 @@ from django.db import models, transaction
 from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
+from tracker.breaker import Breaker, State
 from tracker.endpoints import parse_endpoint
 from tracker.models.keys import find_by_credential
 from tracker.models.languages import LanguageModel
@@ -61,7 +62,7 @@ class Node(models.Model):
         PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
-    load: int  # of rows from with_load()
+    load: int = 0  # of rows from with_load()
     given_tokens: int
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
@@ -198,6 +199,10 @@ class Node(models.Model):
         self.save(update_fields=["status", "lease_until"])
 
     @property
+    def breaker(self) -> Breaker:
+        return Breaker(self.breaker_until, self.breaker_openings, self.breaker_reason)
+
+    @property
     def room_tokens(self) -> int | None:
         """That a new session finds in its caches, of rows from with_load(); None: it hasn't said."""
         if self.max_cached_tokens is None:
@@ -205,11 +210,14 @@ class Node(models.Model):
         return self.max_cached_tokens - self.reserved_tokens - self.given_tokens
 
     def closed_to_sessions(self, now: datetime) -> str | None:
-        """Why no new session goes through it though it is online, in words; None when it takes some."""
+        """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
+        with_load()."""
         if self.duty != Node.Duty.WORKS:
-            return f"is {self.duty} by the operator"
-        if self.breaker_until and self.breaker_until > now:
+            return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
+        if self.breaker.state(now) == State.OPEN:
             return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
+        if self.breaker.state(now) == State.HALF_OPEN and self.load:
+            return f"is being tried by one session after it failed: {self.breaker_reason}"
         return None
 
     @property
@@ -235,6 +243,7 @@ class Node(models.Model):
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
             progress=self.progress,
+            closed=self.closed_to_sessions(now),
             now=now,
         )
 

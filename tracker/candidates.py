@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from relay import presence
+from tracker.breaker import State
 from tracker.models import LanguageModel, Node
 from tracker.models.sessions import LOST_AFTER
 from tracker.routing import Candidate
@@ -32,13 +33,14 @@ def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = 
             found.left_out.append(f"node {node.name} {why}")
             continue
         found.nodes[node.peer_id] = node
-        found.shards.append(_candidate(node, is_on_route=node.peer_id in route))
+        found.shards.append(_candidate(node, now, is_on_route=node.peer_id in route))
     return found
 
 
-def _candidate(node: Node, *, is_on_route: bool) -> Candidate:
+def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:
     """One that is on the route has room for the session, and wins over another as good: its caches are filled."""
     layers = node.shard.start_layer, node.shard.end_layer
     if is_on_route:
         return Candidate(node.peer_id, *layers, load=-1)
-    return Candidate(node.peer_id, *layers, node.load, node.room_tokens)
+    is_on_trial = node.breaker.state(now) == State.HALF_OPEN
+    return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial)

@@ -13,6 +13,7 @@ from django.db import models, transaction
 from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
+from tracker.breaker import Breaker, State
 from tracker.endpoints import parse_endpoint
 from tracker.models.keys import find_by_credential
 from tracker.models.languages import LanguageModel
@@ -198,6 +199,10 @@ class Node(models.Model):
         self.save(update_fields=["status", "lease_until"])
 
     @property
+    def breaker(self) -> Breaker:
+        return Breaker(self.breaker_until, self.breaker_openings, self.breaker_reason)
+
+    @property
     def room_tokens(self) -> int | None:
         """That a new session finds in its caches, of rows from with_load(); None: it hasn't said."""
         if self.max_cached_tokens is None:
@@ -205,11 +210,14 @@ class Node(models.Model):
         return self.max_cached_tokens - self.reserved_tokens - self.given_tokens
 
     def closed_to_sessions(self, now: datetime) -> str | None:
-        """Why no new session goes through it though it is online, in words; None when it takes some."""
+        """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
+        with_load()."""
         if self.duty != Node.Duty.WORKS:
             return f"is {self.duty} by the operator"
-        if self.breaker_until and self.breaker_until > now:
+        if self.breaker.state(now) == State.OPEN:
             return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
+        if self.breaker.state(now) == State.HALF_OPEN and self.load:
+            return f"is being tried by one session after it failed: {self.breaker_reason}"
         return None
 
     @property

@@ -7,12 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.test import Client
+from asgiref.sync import async_to_sync
+from django.test import AsyncClient, Client
 
+from relay import wire
 from tests.tracker.conftest import MakeNode
+from tests.tracker.fakes import PeerSocket
 from tests.tracker.sessions import begin_session
+from tracker import figures
 from tracker.credentials import Credential
 from tracker.models import Node
+from tracker.probes import prober
 
 pytestmark = pytest.mark.usefixtures("ticket_key")
 
@@ -51,6 +56,21 @@ def test_a_head_gets_another_route(
     answer = response.json()
     assert set(answer) == {"epoch", "ticket", "route", "now"}
     assert [hop["peer_id"] for hop in answer["route"]] == [spare.peer_id]
+
+
+def test_new_routes_and_refusals_are_counted(
+    client: Client, pair: tuple[Node, Node], make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    def counted(name: str) -> float:
+        text = figures.exposed().decode()
+        return float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), 0))
+
+    names = 'meshnet_reroutes_refused_total{code="no_route"}', 'meshnet_failovers_total{kind="hop"}'
+    before, session = [counted(name) for name in names], begin_session()
+    post(client, session.session_id, losing(pair[1]), key_of(pair[0]))
+    connect(make_node("spare", 6, 12))
+    post(client, session.session_id, losing(pair[1]), key_of(pair[0]))
+    assert [counted(name) for name in names] == [figure + 1 for figure in before]
 
 
 def test_where_there_is_none_the_head_hears_when_to_ask_again(client: Client, pair: tuple[Node, Node]) -> None:
@@ -99,3 +119,35 @@ def test_no_answer_holds_the_whole_session_id(client: Client, pair: tuple[Node, 
     response = post(client, session.session_id, losing(pair[1]), key_of(pair[0]))
     assert session.short_id in response.json()["error"]["message"]
     assert session.session_id not in json.dumps(response.json())
+
+
+@async_to_sync
+async def ask_while_the_tail_is(
+    reply: Callable[[wire.Request], list[wire.Answer]], session_id: str, head: Node, tail: Node
+) -> int:
+    sockets = [PeerSocket(node.peer_id, "tiny") for node in (head, tail)]
+    sockets[1].reply = reply
+    headers = {"Authorization": f"Bearer {key_of(head)}"}
+    try:
+        path = f"/api/sessions/{session_id}/reroute"
+        response = await AsyncClient().post(path, losing(tail), content_type="application/json", headers=headers)
+        await prober.idle()
+    finally:
+        for socket in sockets:
+            socket.leave()
+    await tail.arefresh_from_db()
+    return int(response.status_code)
+
+
+def test_the_site_sees_for_itself_how_an_accused_node_is(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
+    head, tail = make_node("head", 0, 6), make_node("tail", 6, 12)
+    connect(head)
+    connect(tail)
+    session = begin_session()
+    connect(make_node("spare", 6, 12))
+
+    def broken(request: wire.Request) -> list[wire.Answer]:
+        return [wire.error_response(request.request_id, wire.Code.INTERNAL, "the engine has stopped")]
+
+    assert ask_while_the_tail_is(broken, session.session_id, head, tail) == 200
+    assert tail.breaker_reason == "asked how it is, the engine has stopped"

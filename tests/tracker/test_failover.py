@@ -328,7 +328,7 @@ def test_while_nobody_can_go_on_the_client_hears_that_it_isnt_forgotten(mesh: Me
 def test_without_another_head_there_is_one_error_that_says_so(mesh: Mesh, settings: Settings) -> None:
     settings.FAILOVER_WAIT_S = 0.3
     mesh.online = ["one"]
-    mesh.scripts["one"] = [after(1)]
+    mesh.scripts["one"] = [after(1), gone]
     *_, error, end = mesh.chat()
     assert error["error"]["code"] == "node_failed"
     assert "layers 0–5 on node one, is lost: the peer has gone" in error["error"]["message"]
@@ -340,7 +340,7 @@ def test_without_another_head_there_is_one_error_that_says_so(mesh: Mesh, settin
 def test_the_deadline_ends_the_wait_for_a_head(mesh: Mesh, settings: Settings) -> None:
     settings.FAILOVER_WAIT_S, settings.REQUEST_DEADLINE_S = 60, 1
     mesh.online = ["one"]
-    mesh.scripts["one"] = [after(1)]
+    mesh.scripts["one"] = [after(1), gone]
     *_, error, _ = mesh.chat()
     assert error["error"]["code"] == "node_failed"
 

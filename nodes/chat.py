@@ -268,7 +268,7 @@ def _shown(error: Exception) -> CompletionError:
             return CompletionError(409, RESUME_MISMATCH, str(error))
         case DeadlineOver():
             return CompletionError(504, wire.Code.DEADLINE, str(error))
-        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code):
+        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code) | HopFailed(code=wire.Code.BUSY as code):
             return CompletionError(wire.STATUS[wire.Code(code)], code, str(error))
         case Busy():
             return CompletionError(503, wire.Code.BUSY, str(error))

@@ -65,7 +65,7 @@ class StepInHand:
         if answer.headers.get(names.SHAPE) != self.shape or len(answer.body) != len(self.body):
             got = f"{answer.headers.get(names.SHAPE)} in {len(answer.body)} bytes"
             wanted = f"{self.shape} in {len(self.body)} were asked for"
-            raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.BAD_ANSWER)
+            raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.INTERNAL)
         self.boundary, self.body = hop.hop.end_layer, answer.body
         hop.num_held = self.end
 
@@ -80,7 +80,7 @@ class StepInHand:
             return read_sampled(answer.body), _drafts_taken(answer)
         except ValueError as error:
             text = f"pipeline error: {hop} answered no list of token ids: {error}"
-            raise HopFailed(text, hop, Code.BAD_ANSWER) from None
+            raise HopFailed(text, hop, Code.INTERNAL) from None
 
     def _headers(self, hop: DownstreamHop, session: Session) -> dict[str, str]:
         headers = session.headers() | {

@@ -205,7 +205,7 @@ class Pipeline:
         tail = self.hops[-1] if self.hops else None
         if not 1 <= len(sampled) <= step.num_drafts + 1 or accepted != drafts[: len(accepted)]:
             told = f"{len(sampled)} tokens where {step.num_drafts} drafts were to be checked"
-            raise HopFailed(f"pipeline error: {tail or 'this node'} answered {told}", tail, Code.BAD_ANSWER)
+            raise HopFailed(f"pipeline error: {tail or 'this node'} answered {told}", tail, Code.INTERNAL)
         statistics = tail.statistics if tail else self.statistics
         statistics.drafted += step.num_drafts
         statistics.accepted += len(accepted)

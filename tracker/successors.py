@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from relay.wire import Code
-from tracker import chats, epochs, orders
+from tracker import chats, epochs, figures, orders
 from tracker.chats import Chat, RouteHead
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -58,12 +58,14 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
 
 def _route_of(session: ChatSession, lost: Lost, now: datetime) -> Hops:
     """Raises ApiError 503."""
+    hops = session.hops.filter(epoch=session.epoch).select_related("node")
+    route = {hop.node.peer_id for hop in hops if hop.node}
     try:
-        return epochs.route_of(session.model, now, lost.heads)
+        return epochs.route_of(session.model, now, lost.heads, session.max_tokens, route)
     except ApiError:
         if len(lost.heads) == len(lost.resting):
             raise
-    return epochs.route_of(session.model, now, lost.resting)
+    return epochs.route_of(session.model, now, lost.resting, session.max_tokens, route)
 
 
 def _raise_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> int:
@@ -72,7 +74,9 @@ def _raise_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: 
         with transaction.atomic():
             if epochs.raise_epoch(session):
                 epochs.write_hops(session, hops)
-                _failover(session, chat, lost, now).save()
+                failover = _failover(session, chat, lost, now)
+                failover.save()
+                figures.failovers.labels(failover.kind).inc()
                 return session.epoch - 1
         session.refresh_from_db()
         if session.state != ChatSession.State.RUNNING:

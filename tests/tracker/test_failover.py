@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
+from pytest_django import Settings
 
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket, done, said, sse
 from tracker import answers, chats, proxy
-from tracker.models import ChatSession
+from tracker.breaker import State
+from tracker.models import ChatSession, Node
 from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -108,6 +110,22 @@ def mesh(make_node: MakeNode) -> Mesh:
 
 def text_of(parts: list[Any]) -> str:
     return "".join(part["choices"][0]["delta"].get("content", "") for part in parts if part.get("choices"))
+
+
+def test_a_head_that_fell_silent_is_left_out_for_a_while(mesh: Mesh, settings: Settings) -> None:
+    settings.HEAD_SILENCE_S = 0.2
+    mesh.first_is(after(1, then=lambda request: []))
+    assert text_of([part for part in mesh.chat() if isinstance(part, dict)]) == "Hello world"
+    silent = mesh.rows[mesh.asked[0][0]]
+    silent.refresh_from_db()
+    assert silent.breaker.state(timezone.now()) == State.OPEN
+    assert silent.breaker_reason == "it said nothing for 0.2 s"
+
+
+def test_a_head_that_has_gone_is_welcome_when_it_is_back(mesh: Mesh) -> None:
+    mesh.first_is(after(1))
+    mesh.chat()
+    assert not Node.objects.exclude(breaker_until=None).exists()
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nodes.api import NodeApi
+from nodes.boundaries import Budget
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.completion import DEFAULT_MAX_TOKENS
@@ -24,6 +25,7 @@ from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import Registration, Standing, Tracker
+from nodes.reroute import TrackerRerouter
 from nodes.server import NodeServer
 from nodes.shard import Shard
 from nodes.sockets import tls_context
@@ -120,7 +122,8 @@ class Node:
         book.set_keys(registration.standing.ticket_keys)
         membership.hear = lambda standing: self._hear(standing, book)
         tunnel = self._tunnel(registration)
-        dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
+        options, key = self._options, registration.node_key
+        dialler = Dialler(registration.relay_url, key, tls, tunnel, options.prefer, options.patience_s)
         head = None
         if tokenizer:
             head = Head(
@@ -132,6 +135,8 @@ class Node:
                 dialler,
                 shard.vocab_size,
                 self._options.max_drafts,
+                TrackerRerouter(options.tracker_url, key, tls),
+                Budget(options.kept_mb * 1_000_000),
             )
         if folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)

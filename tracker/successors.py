@@ -42,7 +42,7 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     if session is None:
         raise NoSuccessor("its record was deleted")
     try:
-        hops = _route_of(session, lost, now)
+        hops = _route_of(session, lost, len(chat.answer.prompt_ids), now)
         body = orders.continued(chat.request.body, chat.answer)
         left = _raise_epoch(session, chat, lost, hops, now)
         request = orders.request_of(session, hops, chat.request.path, body, left_s, now)
@@ -56,16 +56,17 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     return replace(chat, epoch=session.epoch, head=RouteHead.of(hops), request=request, call=call)
 
 
-def _route_of(session: ChatSession, lost: Lost, now: datetime) -> Hops:
+def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) -> Hops:
     """Raises ApiError 503."""
     hops = session.hops.filter(epoch=session.epoch).select_related("node")
     route = {hop.node.peer_id for hop in hops if hop.node}
+    need_tokens = num_prompt + session.max_tokens
     try:
-        return epochs.route_of(session.model, now, lost.heads, session.max_tokens, route)
+        return epochs.route_of(session.model, now, lost.heads, need_tokens, route)
     except ApiError:
         if len(lost.heads) == len(lost.resting):
             raise
-    return epochs.route_of(session.model, now, lost.resting, session.max_tokens, route)
+    return epochs.route_of(session.model, now, lost.resting, need_tokens, route)
 
 
 def _raise_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> int:

@@ -163,12 +163,12 @@ def test_where_nobody_has_the_layers_they_are_named_and_nothing_changes(
     assert (session.epoch, Failover.objects.count()) == (0, 0)
 
 
-@pytest.mark.parametrize("duty", [Node.Duty.PAUSED, Node.Duty.DRAINING])
+@pytest.mark.parametrize(("duty", "words"), [(Node.Duty.PAUSED, "paused"), (Node.Duty.DRAINING, "being drained")])
 def test_a_node_that_takes_no_new_sessions_takes_over_none(
-    session: ChatSession, route: tuple[Node, Node, Node], online: Online, duty: str
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online, duty: str, words: str
 ) -> None:
     online("spare", 4, 8, duty=duty)
-    assert f"(node spare is {duty} by the operator)" in refused(session, route[0], route[1]).message
+    assert f"(node spare is {words} by the operator)" in refused(session, route[0], route[1]).message
 
 
 def test_a_paused_node_finishes_what_it_has(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from nodes.options import NodeOptions, UsageError
 from nodes.registration import NodeFacts, Registration, Standing
 from nodes.server import NodeServer
 from nodes.serving import CLOSE_DEADLINE_S, Serving
-from nodes.sleep import SleepWatch
+from nodes.sleep import SleepWatch, since_boot
 from nodes.sockets import tls_context
 from nodes.sources import model_name, open_model
 from nodes.state import NodeState
@@ -29,9 +30,11 @@ logger = logging.getLogger(__name__)
 
 
 class Node:
-    def __init__(self, options: NodeOptions, stopping: threading.Event) -> None:
-        self._options, self._stopping = options, stopping
-        self._clock = TrackerClock()
+    def __init__(
+        self, options: NodeOptions, stopping: threading.Event, elapsed: Callable[[], float] = since_boot
+    ) -> None:
+        self._options, self._stopping, self._elapsed = options, stopping, elapsed
+        self._clock = TrackerClock(elapsed)
         self._server: NodeServer | None = None
         self._bound = "", 0  # address and port of the server
         self.serving: Serving | None = None
@@ -101,7 +104,8 @@ class Node:
             membership.serving()
         if not self._wait_until_reachable(membership):
             return
-        watch = SleepWatch(self._options.sleep_gap_s, lambda gap_s: self._wake(gap_s, membership, facts))
+        awake = functools.partial(self._begin_anew, membership, facts)
+        watch = SleepWatch(self._options.sleep_gap_s, awake, self._elapsed)
         watch.start()
         logger.info("Caches: up to %d tokens of all chats together", max_cached_tokens)
         layers = registration.start_layer, registration.end_layer - 1
@@ -109,7 +113,7 @@ class Node:
         self._stopping.wait()
         watch.stop()
 
-    def _wake(self, gap_s: float, membership: Membership, facts: NodeFacts) -> None:
+    def _begin_anew(self, membership: Membership, facts: NodeFacts, gap_s: float) -> None:
         """Nobody counts on this node any more: it begins anew, from where it may be now."""
         logger.warning("This node slept for %.0f s: its caches are dropped, it connects and registers anew", gap_s)
         if self.serving:

@@ -13,6 +13,7 @@ import re
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Literal
 
 from nodes.answers import answer_now, answer_of, json_answer, kept, step_answer
@@ -51,7 +52,7 @@ class NodeApi:
     ) -> None:
         self.model_name, self.layers, self._engine, self._book = model_name, layers, engine, book
         self._head, self._node_key, self._max_chats = head, node_key, max_chats
-        self._chats: dict[tuple[str, int], Chat] = {}  # that run, by session and epoch
+        self._chats: dict[tuple[str, int], Chat] = {}  # that run, by session and the epoch each began with
         self._num_releasing = 0  # chats that have ended and free their hops, which may take as long as a dead one
         self._idle = threading.Condition()
         self._refusal: str | None = None  # why no chat is taken now
@@ -84,7 +85,7 @@ class NodeApi:
         """All of the session up to this epoch is over here, the tracker says. Whoever has it now frees the hops."""
         with self._idle:
             for chat in self._running(session):
-                if chat.order.ticket.epoch <= epoch:
+                if chat.epoch <= epoch:
                     chat.end(CompletionError(409, Code.STALE, "the session goes on at another head"))
         self._engine.close_session(session, epoch, self._book.end(session, epoch))
 
@@ -155,7 +156,13 @@ class NodeApi:
         order = Order(
             request.request_id, request.path, request.body, ticket, ticket_text, hops, chunk_tokens, _deadline(request)
         )
-        return self._start(Chat(order, self._head))
+        return self._start(Chat(order, self._head, lambda *following: self._allow_route(session, *following)))
+
+    def _allow_route(self, session: str, ticket_text: str, epoch: int, hops: list[Hop]) -> Ticket:
+        """The ticket of a session's next route, as the tracker has answered it. Raises WireError."""
+        ticket = self._book.allow_chat({names.TICKET: ticket_text}, session, epoch, None)
+        self._check_route(ticket, hops)
+        return ticket
 
     def _check_route(self, ticket: Ticket, hops: list[Hop]) -> None:
         """The head follows what is signed, and nothing else."""
@@ -173,7 +180,7 @@ class NodeApi:
             if self._refusal:
                 raise WireError(Code.DRAINING, self._refusal)
             older = self._running(session)
-            if any(one.order.ticket.epoch >= epoch for one in older):
+            if any(one.epoch >= epoch for one in older):
                 raise WireError(Code.FORBIDDEN, "the session is running")
             for one in older:
                 one.supersede()
@@ -195,14 +202,15 @@ class NodeApi:
         return self._num_releasing + len(self._chats) - self._num_current()
 
     def _run(self, chat: Chat) -> None:
-        ticket = chat.order.ticket
+        begun, ticket = chat.order.ticket.epoch, chat.order.ticket
         try:
             chat.run()
         finally:
+            ticket = replace(ticket, epoch=chat.epoch)
             self._book.close(ticket)
             self._engine.close_session(ticket.session, ticket.epoch, self._book.until(ticket))
             with self._idle:
-                del self._chats[ticket.session, ticket.epoch]
+                del self._chats[ticket.session, begun]
                 self._num_releasing += 1
         try:
             chat.release()

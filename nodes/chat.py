@@ -13,13 +13,15 @@ from typing import Any
 
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
 from nodes.deadline import Deadline, DeadlineOver
-from nodes.downstream import DownstreamHop, HopFailed, HopRefused
+from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine, EngineError
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
+from nodes.failover import Allow, Failover
 from nodes.generation import Generation
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.reroute import Rerouter
 from nodes.resume import PARAM as RESUME
 from nodes.resume import Replay, ResumeError, ResumeMismatch
 from nodes.sampling import Sampling
@@ -31,7 +33,6 @@ from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
 
-NODE_FAILED = "node_failed"
 RESUME_MISMATCH = "resume_mismatch"
 
 
@@ -61,25 +62,32 @@ class Head:
     dialler: Dialler
     vocab_size: int
     max_drafts: int = DEFAULT_DRAFTS
+    rerouter: Rerouter | None = None  # None: a lost hop is the end of its sessions
 
 
 class Chat:
     """`answer` is resolved with the stream once there is something to say or a second has passed, and with an error
     and its status when one is found before that."""
 
-    def __init__(self, order: Order, head: Head) -> None:
+    def __init__(self, order: Order, head: Head, allow: Allow) -> None:
         self._stream = EventStream()
         self.order = replace(order, deadline=order.deadline.unless(self._stream.cancelled))
-        self._head = head
+        self._head, self._allow = head, allow
         self.answer: Future[Answer] = Future()
         self.answer.add_done_callback(self._look_for_cancel)
         self._opening = threading.Lock()
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None
+        self._failover: Failover | None = None
         self._writer: Writer | None = None
         self._replay: Replay | None = None  # of a chat that another head has begun
         self.shall_move = False
         self._is_superseded = False  # a later epoch was seen: the session belongs to another head
+
+    @property
+    def epoch(self) -> int:
+        """Of its route now; its own caches are closed up to this one at the end."""
+        return self._pipeline.session.epoch if self._pipeline else self.order.ticket.epoch
 
     def end(self, error: CompletionError) -> None:
         """Ends it before its next step, with an error that its user is shown."""
@@ -109,7 +117,8 @@ class Chat:
         except Cancelled:
             self.answer.cancel()
         except Exception as error:
-            self._fail(_shown(error))
+            if not self._stream.is_cancelled:  # else whatever it was has come of that
+                self._fail(_shown(error))
             is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
             self._is_superseded = self._is_superseded or is_stale
         finally:
@@ -133,11 +142,12 @@ class Chat:
         chunk_tokens = self._chunk_tokens(sampling)
         self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
         self._writer = writer = Writer(request, prompt_ids, head.tokenizer, max_tokens)
+        self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop)
         known_ids = [*prompt_ids, *(request.resume.ids if request.resume else ())]
         if request.resume:
             self._replay = Replay(order.ticket.epoch, len(known_ids))
             self._send(writer.resume(request.resume))
-        generation = Generation(self._pipeline, known_ids, sampling, chunk_tokens, head.max_drafts)
+        generation = Generation(self._pipeline, known_ids, sampling, chunk_tokens, head.max_drafts, failover=failover)
         for token in () if writer.finish_reason else generation.tokens(self._check):
             if self._replay:
                 self._replay.end(self._pipeline.hop_table())
@@ -163,13 +173,19 @@ class Chat:
         order, head = self.order, self._head
         ticket = order.ticket
         session = Session(ticket.session, ticket.epoch, order.ticket_text, ticket.dtype, reserve_tokens, order.deadline)
-        hops = [DownstreamHop(hop, head.dialler) for hop in order.hops]
+        hops = [self._new_hop(hop) for hop in order.hops]
         return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops)
+
+    def _new_hop(self, hop: Hop) -> DownstreamHop:
+        return DownstreamHop(hop, self._head.dialler)
 
     def _check(self) -> None:
         self._stream.check()
         if self._ended_by:
             raise self._ended_by
+        if self.shall_move and self._failover and self._writer:
+            self.shall_move = False
+            self._failover.move(self._writer.usage()["total_tokens"])
 
     def _open(self) -> None:
         with self._opening, contextlib.suppress(InvalidStateError):
@@ -191,8 +207,10 @@ class Chat:
     def _summary(self) -> dict[str, Any]:
         hops = self._pipeline.hop_table() if self._pipeline else []
         usage = {"usage": self._writer.usage()} if self._writer else {}
-        replay = {"failovers": [self._replay.as_dict()]} if self._replay else {}
-        return {"meshnet": {"done": True, **usage, "hops": hops, **replay}}
+        failovers = [self._replay.as_dict()] if self._replay else []
+        failovers += [one.as_dict() for one in self._failover.switched] if self._failover else []
+        told = {"failovers": failovers} if failovers else {}
+        return {"meshnet": {"done": True, **usage, "hops": hops, **told}}
 
     def _look_for_cancel(self, answer: Future[Answer]) -> None:
         if answer.cancelled():

@@ -17,32 +17,38 @@ from typing import Any
 from nodes.deadline import Cancelled, Deadline
 from nodes.hops import Dialler, HopAnswer, HopError, Path
 from relay.headers import CACHED, COMPUTE_MS, QUEUE_MS, Hop
-from relay.wire import Code, error_of
+from relay.wire import STATUS, Code, error_of
 
 logger = logging.getLogger(__name__)
 
 REST_S = 5.0  # a path that failed comes last for so long
 PROBE_DEADLINE_S = 2.0  # of a path that is timed
-FIRST_OF_TWO_S = 15.0  # what the first path gets when there is a second, or four times the slowest step
-LAST_S = 30.0  # what the last one gets once the node's pace is known, or four times the slowest step
 SLOW_IS_NOT_DEAD = 4
-LEAST_STEP_S = 0.25
+LOST_PATIENCE_S = 1.0  # for a step of a hop that is thought to be lost: it may be back
 RELEASE_DEADLINE_S = 5.0
+NODE_FAILED = "node_failed"
 
 # Answers of the node itself: asking it again on another path would change nothing.
-_FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST}
+_FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL}
 
 
 class HopRefused(Exception):
     """The node has answered, and the answer is no."""
 
-    def __init__(self, where: str, code: str, message: str, num_cached: int = 0) -> None:
+    def __init__(
+        self, where: str, code: str, message: str, num_cached: int = 0, hop: DownstreamHop | None = None
+    ) -> None:
         super().__init__(f"pipeline error: {where}: {message}")
-        self.code, self.num_cached = code, num_cached
+        self.code, self.num_cached, self.hop = code, num_cached, hop
 
 
 class HopFailed(Exception):
-    """No path to the hop works. The text is the pipeline error string, with the cause on each path."""
+    """No path to the hop works, or what it answers can't be right. The text is the pipeline error string, with the
+    cause on each path."""
+
+    def __init__(self, text: str, hop: DownstreamHop | None = None, code: str = NODE_FAILED) -> None:
+        super().__init__(text)
+        self.hop, self.code = hop, code
 
 
 @dataclass
@@ -79,6 +85,10 @@ class DownstreamHop:
         self._paths = [*direct, *relayed] if dialler.prefer == "direct" else [*relayed, *direct]
         self._to_time = [*relayed[:1], *direct] if dialler.prefer == "fastest" and relayed and direct else []
         self._rests_until: dict[str, float] = {}
+        self._patience_s = dialler.patience_s
+        self.num_held = 0  # tokens of the session that it holds, as far as is known here
+        self.num_replays = 0  # how often it had lost some of them
+        self.is_lost = False  # until it answers a step again
         self.statistics = HopStatistics(path=self._paths[0].name if self._paths else "direct")
 
     @property
@@ -88,12 +98,15 @@ class DownstreamHop:
     def __str__(self) -> str:
         return f"layers {self.hop.start_layer}–{self.hop.end_layer - 1} on peer {self.hop.peer_id[:8]}"
 
-    def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline) -> HopAnswer:
-        """The hop's answer to POST /forward, status 200. Raises HopRefused, HopFailed, Cancelled."""
+    def step(self, headers: Mapping[str, str], body: bytes, deadline: Deadline, usual_s: float = 0.0) -> HopAnswer:
+        """The hop's answer to POST /forward, status 200. `usual_s`: what such a step may well take, where nothing is
+        known of this node yet. Raises HopRefused, HopFailed, Cancelled."""
         if self._to_time:
             self._put_fastest_first(deadline)
         started = self._clock()
-        path, answer = self._ask("POST", "/forward", headers, body, deadline)
+        slow_s = SLOW_IS_NOT_DEAD * (self.statistics.slowest_s or usual_s)
+        path, answer = self._ask("POST", "/forward", headers, body, deadline, slow_s)
+        self.is_lost = False
         compute_ms, queue_ms = (_number(answer.headers.get(name)) for name in (COMPUTE_MS, QUEUE_MS))
         self.statistics.add(path, self._clock() - started, compute_ms, queue_ms)
         return answer
@@ -102,7 +115,7 @@ class DownstreamHop:
         """Frees the session at the hop; a warning when that can't be done, since idle caches end by themselves."""
         deadline = Deadline.after(RELEASE_DEADLINE_S)
         try:
-            self._ask("DELETE", f"/sessions/{session}", headers, b"", deadline)
+            self._ask("DELETE", f"/sessions/{session}", headers, b"", deadline, 0.0)
         except (HopFailed, HopRefused) as error:
             logger.warning("session %s can't be freed at %s: %s", session[:8], self, error)
         finally:
@@ -152,21 +165,24 @@ class DownstreamHop:
         return sorted(self._paths, key=lambda path: now < self._rests_until.get(path.name, now))
 
     def _ask(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline, slow_s: float
     ) -> tuple[str, HopAnswer]:
         causes = dict(self._causes)
+        codes = set()
         paths = self._in_order()
         for number, path in enumerate(paths):
             others = paths[number + 1 :]
             try:
-                return path.name, self._try(path, method, target, headers, body, self._share(deadline, bool(others)))
+                return path.name, self._try(path, method, target, headers, body, self._share(deadline, slow_s))
             except HopError as error:
                 if deadline.is_cancelled:
                     raise Cancelled from None
                 causes[path.name] = error.cause
+                codes.add(error.code or NODE_FAILED)
                 self._note(path, error, others)
         found = "; ".join(f"{name}: {causes[name]}" for name in ("tunnel", "relay", "direct") if name in causes)
-        raise HopFailed(f"pipeline error: {self}: {found}")
+        code = Code.DRAINING if Code.DRAINING in codes else NODE_FAILED
+        raise HopFailed(f"pipeline error: {self}: {found}", self, code)
 
     def _try(
         self, path: Path, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
@@ -181,9 +197,9 @@ class DownstreamHop:
         if answer.status == 200 or answer.status == 204:
             return answer
         code, message = error_of(answer.status, answer.body)
-        if code in _FINAL:
-            raise HopRefused(str(self), code, message, int(_number(answer.headers.get(CACHED))))
-        raise HopError(f"{code}: {message}")
+        if code in _FINAL and answer.status == STATUS[Code(code)]:  # else something in between has answered
+            raise HopRefused(str(self), code, message, int(_number(answer.headers.get(CACHED))), self)
+        raise HopError(f"{code}: {message}", code=code)
 
     def _note(self, path: Path, error: HopError, others: list[Path]) -> None:
         self._rests_until[path.name] = self._clock() + REST_S
@@ -191,14 +207,11 @@ class DownstreamHop:
             how = "direct HTTP" if others[0].name == "direct" else f"the {others[0].name}"
             logger.warning("%s hop to %s failed: %s; trying %s", path.name, self, error.cause, how)
 
-    def _share(self, deadline: Deadline, has_other: bool) -> Deadline:
-        """The part of the request's time that one attempt may take, so that an error can still be told."""
-        left_s, slow_s = deadline.left_s(), SLOW_IS_NOT_DEAD * self.statistics.slowest_s
-        if has_other:
-            return deadline.at_most(max(LEAST_STEP_S, min(left_s / 2, max(FIRST_OF_TWO_S, slow_s))))
-        if not slow_s:
-            return deadline
-        return deadline.at_most(max(LAST_S, slow_s))
+    def _share(self, deadline: Deadline, slow_s: float) -> Deadline:
+        """The part of the request's time that one attempt may take: slow isn't dead, and half of what is left stays
+        for going another way."""
+        patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
+        return deadline.at_most(min(deadline.left_s() / 2, max(patience_s, slow_s)))
 
 
 def _number(text: str | None) -> float:

@@ -1,7 +1,8 @@
 """The head's loop: the prompt in chunks, then step by step what follows it, with drafts where they pay.
 
-A hop that has lost what it held says how much it still has, and the token ids from there on are sent again through the
-whole route: every hop crops its cache to the step's position by itself. The same crops drafts that weren't right.
+A hop that has lost what it held says how much it still has, and one that was lost itself is replaced (failover.py). The
+token ids from where any hop lacks something are sent again through the whole route: every hop crops its cache to the
+step's position by itself. The same crops drafts that weren't right.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from nodes.downstream import HopFailed, HopRefused
 from nodes.drafts import Drafter
+from nodes.failover import Failover
 from nodes.pipeline import Pipeline
 from nodes.sampling import Sampled, Sampling
 from nodes.sessions import Missing
@@ -19,7 +21,7 @@ from relay.wire import Code
 
 logger = logging.getLogger(__name__)
 
-MAX_REPLAYS = 3  # of one session, after a hop has lost its cache
+MAX_REPLAYS = 3  # of one hop, after it has lost its cache
 
 
 class Generation:
@@ -33,11 +35,14 @@ class Generation:
         chunk_tokens: int,
         max_drafts: int = 0,
         clock: Callable[[], float] = time.perf_counter,
+        failover: Failover | None = None,
     ) -> None:
-        self._pipeline, self._sampling, self._chunk_tokens, self._clock = pipeline, sampling, chunk_tokens, clock
+        self._pipeline, self._failover = pipeline, failover or Failover(pipeline)
+        self._sampling, self._chunk_tokens, self._clock = sampling, chunk_tokens, clock
         self._ids, self._num_prompt = list(prompt_ids), len(prompt_ids)
         self._num_cached = 0  # tokens that every hop holds
-        self._num_replays = 0
+        self._num_worked = 0  # tokens that have been through every hop once: below it, steps are done again
+        self._num_own_replays = 0
         self._drafter = Drafter(min(max_drafts, chunk_tokens - 1))
         self._drafter.extend(prompt_ids)
 
@@ -50,9 +55,21 @@ class Generation:
             check()
             self._pipeline.session.deadline.check()
             try:
-                yield from self._step()
-            except (Missing, HopRefused) as error:
-                self._replay(error)
+                self._catch_up()
+                sampled = self._step()
+            except Missing as error:
+                self._go_back(error)
+            except (HopFailed, HopRefused) as error:
+                self._recover(error)
+            else:
+                self._failover.worked(bool(sampled))
+                yield from sampled
+
+    def _catch_up(self) -> None:
+        start = self._pipeline.catch_up(self._num_cached)
+        if start < self._num_cached:
+            logger.warning("session %s: replaying from position %d", self._pipeline.session.id[:8], start)
+            self._num_cached = start
 
     def _step(self) -> list[Sampled]:
         """The tokens that one step gives; none while the prompt goes in."""
@@ -60,13 +77,13 @@ class Generation:
         chunk = ids[self._num_cached : self._num_cached + self._chunk_tokens]
         end = self._num_cached + len(chunk)
         if end < len(ids):
-            self._pipeline.forward(chunk, self._num_cached, None)
+            self._forward(chunk, None)
             self._num_cached = end
             return []
         is_next = len(chunk) == 1 and end > self._num_prompt  # no part of the prompt and no replay
         drafts = self._drafter.propose(self._pipeline.room_for_drafts(len(ids))) if is_next else []
         started = self._clock()
-        sampled = self._pipeline.forward([*chunk, *drafts], self._num_cached, self._sampling, len(drafts))
+        sampled = self._forward([*chunk, *drafts], self._sampling, len(drafts))
         new_ids = [one.token_id for one in sampled]
         if is_next:
             self._drafter.learn(len(drafts), new_ids, self._clock() - started)
@@ -76,14 +93,33 @@ class Generation:
         ids += new_ids
         return sampled
 
-    def _replay(self, error: Missing | HopRefused) -> None:
-        """From the position where a hop wants the tokens again; `error` itself where that helps nobody."""
-        if isinstance(error, HopRefused) and error.code != Code.MISSING:
-            raise error
-        self._num_replays += 1
-        held = error.num_cached if isinstance(error, HopRefused) else error.cached_tokens
-        if self._num_replays > MAX_REPLAYS or not 0 <= held < max(self._num_cached, 1):
-            lost = f"a hop holds {held} tokens of {self._num_cached}, and replaying didn't help"
+    def _forward(self, token_ids: list[int], sampling: Sampling | None, num_drafts: int = 0) -> list[Sampled]:
+        pipeline, position = self._pipeline, self._num_cached
+        before_ms, num_again = pipeline.compute_ms, min(self._num_worked - position, len(token_ids))
+        sampled = pipeline.forward(token_ids, position, sampling, num_drafts)
+        if num_again > 0:
+            self._failover.replayed("tokens", num_again, pipeline.compute_ms - before_ms)
+        self._num_worked = max(self._num_worked, position + len(token_ids) - num_drafts)
+        return sampled
+
+    def _recover(self, error: HopFailed | HopRefused) -> None:
+        """What a hop has lost goes in again; a hop that is lost itself is left."""
+        hop = error.hop
+        if isinstance(error, HopRefused) and error.code == Code.MISSING and hop:
+            hop.num_replays += 1
+            if hop.num_replays <= MAX_REPLAYS and 0 <= error.num_cached < max(hop.num_held, 1):
+                hop.num_held = error.num_cached
+                return
+            held = f"{hop} holds {error.num_cached} tokens of {self._num_cached}, and replaying didn't help"
+            error = HopFailed(f"pipeline error: {held}", hop, Code.MISSING)
+        self._failover.lost(error, len(self._ids))
+
+    def _go_back(self, error: Missing) -> None:
+        """To where this node's own layers want the tokens again."""
+        self._num_own_replays += 1
+        held = error.cached_tokens
+        if self._num_own_replays > MAX_REPLAYS or not 0 <= held < max(self._num_cached, 1):
+            lost = f"this node holds {held} tokens of {self._num_cached}, and replaying didn't help"
             raise HopFailed(f"pipeline error: {lost}") from error
-        self._num_cached = held
         logger.warning("session %s: replaying from position %d", self._pipeline.session.id[:8], held)
+        self._num_cached = held

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
+from nodes.options import DEFAULT_PATIENCE_S
 from nodes.sockets import DeadlineSocket, dial
 from nodes.tunnel import Tunnel
 from relay import envelope, wire
@@ -24,11 +25,12 @@ CONNECT_DEADLINE_S = 5.0
 
 
 class HopError(Exception):
-    """This path to the node failed; another may work. `is_cut`: the connection ended, a new one may serve."""
+    """This path to the node failed; another may work. `is_cut`: the connection ended, a new one may serve.
+    `code`: of an answer that says so."""
 
-    def __init__(self, cause: str, *, is_cut: bool = False) -> None:
+    def __init__(self, cause: str, *, is_cut: bool = False, code: str = "") -> None:
         super().__init__(cause)
-        self.cause, self.is_cut = cause, is_cut
+        self.cause, self.is_cut, self.code = cause, is_cut, code
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class Dialler:
     tls: ssl.SSLContext
     tunnel: Tunnel | None = None  # where this node speaks version 2 of the wire
     prefer: str = "relay"  # options.PREFERENCES
+    patience_s: float = DEFAULT_PATIENCE_S  # for one step of a node, while nothing says that it is slow
 
     def tunnel_hop(self, hop: Hop) -> TunnelHop | None:
         """None where the hop, this node or its connection of now speaks version 1 only. Its relay must be ours."""

@@ -23,7 +23,8 @@ from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
-from nodes.registration import Registration, Standing, Tracker
+from nodes.registration import Registration, Standing
+from nodes.reroute import TrackerRerouter
 from nodes.server import NodeServer
 from nodes.shard import Shard
 from nodes.sockets import tls_context
@@ -33,6 +34,7 @@ from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
+from nodes.tracker import Tracker
 from nodes.tunnel import Tunnel
 from nodes.weights import ModelError, ModelFolder
 from relay.pages import use_huge_pages
@@ -120,7 +122,8 @@ class Node:
         book.set_keys(registration.standing.ticket_keys)
         membership.hear = lambda standing: self._hear(standing, book)
         tunnel = self._tunnel(registration)
-        dialler = Dialler(registration.relay_url, registration.node_key, tls, tunnel, self._options.prefer)
+        options, key = self._options, registration.node_key
+        dialler = Dialler(registration.relay_url, key, tls, tunnel, options.prefer, options.patience_s)
         head = None
         if tokenizer:
             head = Head(
@@ -132,6 +135,7 @@ class Node:
                 dialler,
                 shard.vocab_size,
                 self._options.max_drafts,
+                TrackerRerouter(options.tracker_url, key, tls),
             )
         if folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)

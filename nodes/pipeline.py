@@ -1,43 +1,28 @@
-"""One session's way through the model: each step through this node's layers and every hop after it, numbered here."""
+"""One session's way through the model: each step through this node's layers and every hop after it, numbered here.
+
+The route may change between two steps, and in the middle of one: `switch`. Hops that stay keep what they hold, what has
+been worked of the step in hand stays worked, and `catch_up` says what new hops lack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
-
-from nodes import activations
-from nodes.answers import read_sampled
 from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
-from nodes.hops import HopAnswer
+from nodes.forwarding import Session as Session
+from nodes.forwarding import StepInHand
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from relay import headers as names
-from relay.wire import MAX_META_BYTES
+from relay.wire import MAX_META_BYTES, Code
 
 MAX_CHUNK_TOKENS = 512
 _ID_BYTES = 8  # of a token id and its comma
 _OTHER_HEADERS_BYTES = 1024  # of a step: all but its ids, its sampling and its ticket
-
-
-@dataclass(frozen=True)
-class Session:
-    """What the tracker allowed: who asks, until when, and what goes with every request to a hop."""
-
-    id: str
-    epoch: int
-    ticket: str
-    dtype: str  # of activations on the wire
-    reserve_tokens: int  # prompt and answer together
-    deadline: Deadline
-
-    def headers(self) -> dict[str, str]:
-        return {names.SESSION: self.id, names.EPOCH: str(self.epoch), names.TICKET: self.ticket}
 
 
 class Pipeline:
@@ -54,85 +39,115 @@ class Pipeline:
         self.session, self.hops = session, hops
         self._engine, self._local, self._peer_id = engine, local, peer_id
         self._num_steps = 0
+        self._in_hand: StepInHand | None = None
+        self._left: list[tuple[DownstreamHop, Session]] = []  # hops of earlier routes, and what they were asked under
         self._drafts_taken = 0 if hops else MAX_DRAFTS  # by the tail, as far as is known
         self.statistics = HopStatistics(path="local")
 
     def forward(
-        self, token_ids: list[int], position: int, sampling: Sampling | None, num_drafts: int = 0
+        self, token_ids: Sequence[int], position: int, sampling: Sampling | None, num_drafts: int = 0
     ) -> list[Sampled]:
         """One step through every layer. The sampled tokens: the drafts that are right and one more, none when
-        `sampling` is None."""
-        self._num_steps += 1
-        step = Step(
-            session=self.session.id,
-            epoch=self.session.epoch,
-            step=self._num_steps,
-            position=position,
-            start_layer=self._local[0],
-            end_layer=self._local[1],
-            token_ids=tuple(token_ids),
-            hidden=None,
-            sampling=None if self.hops else sampling,
-            reserve_tokens=self.session.reserve_tokens if position == 0 else 0,
-            num_drafts=num_drafts,
-        )
-        result = self._run_local(step)
-        if self.hops:
-            if result.hidden is None:
-                raise HopFailed("pipeline error: this node's own layers gave no activations")
-            sampled = self.run_downstream_pipeline(result.hidden, token_ids, position, sampling, num_drafts)
+        `sampling` is None. When it has raised HopFailed or HopRefused, the same step again goes on where it was."""
+        step = self._taken_up(StepInHand(self._num_steps + 1, tuple(token_ids), position, sampling, num_drafts))
+        if step.boundary:
+            sampled = self.run_downstream_pipeline(step)
         else:
-            sampled = _sampled(result)
+            result = self._run_local(step)
+            sampled = self.run_downstream_pipeline(step) if self.hops else _sampled(result)
+        self._in_hand = None
         if sampling is not None:
-            self._count(token_ids, sampled, num_drafts)
+            self._count(step, sampled)
         return sampled
 
-    def run_downstream_pipeline(
-        self, hidden: Tensor, token_ids: list[int], position: int, sampling: Sampling | None, num_drafts: int = 0
-    ) -> list[Sampled]:
-        """Sends activations from hop to hop; what the tail sampled. hidden: [1, tokens, width]."""
-        body = activations.encode(hidden, self.session.dtype)
-        shape = activations.format_shape(hidden.shape)
-        common = self.session.headers() | {
-            names.STEP: str(self._num_steps),
-            names.POSITION: str(position),
-            names.SHAPE: shape,
-            names.DTYPE: self.session.dtype,
-            "content-type": "application/octet-stream",
-        }
-        if position == 0:
-            common[names.RESERVE] = str(self.session.reserve_tokens)
-        if num_drafts:
-            common[names.DRAFTS] = str(num_drafts)
+    def run_downstream_pipeline(self, step: StepInHand) -> list[Sampled]:
+        """The step from hop to hop, from the boundary on that it has reached; what the tail sampled."""
         for hop in self.hops[:-1]:
-            answer = hop.step(self._with_layers(common, hop), body, self.session.deadline)
-            body = _checked_body(answer, hop, shape, len(body))
+            if hop.hop.start_layer >= step.boundary:
+                step.through(hop, self.session, self._usual_s(hop))
         tail = self.hops[-1]
-        last = self._with_layers(common, tail) | {names.TOKENS: ",".join(map(str, token_ids))}
-        if sampling is not None:
-            last[names.SAMPLING] = sampling.to_json()
-        answer = tail.step(last, body, self.session.deadline)
-        self._drafts_taken = _drafts_taken(answer)
-        try:
-            return read_sampled(answer.body)
-        except ValueError as error:
-            raise HopFailed(f"pipeline error: {tail} answered no list of token ids: {error}") from None
+        sampled, self._drafts_taken = step.to_tail(tail, self.session, self._usual_s(tail))
+        return sampled
+
+    def switch(self, session: Session, local: tuple[int, int], hops: list[DownstreamHop]) -> None:
+        """The route of another epoch. Hops of the same node and layers go on with what they hold."""
+        known = {(hop.hop.peer_id, hop.layers): hop for hop in self.hops}
+        taken = [_taken_over(known.get((hop.hop.peer_id, hop.layers)), hop) for hop in hops]
+        self._left += [(hop, self.session) for hop in self.hops if hop not in taken]
+        if taken[-1:] != self.hops[-1:]:
+            self._drafts_taken = 0 if taken else MAX_DRAFTS
+        self.session, self._local, self.hops = session, local, taken
+
+    def catch_up(self, position: int) -> int:
+        """From where tokens must go through the whole route, so that every hop holds what is before `position`."""
+        return min([position, *(hop.num_held for hop in self.hops)])
 
     def release(self) -> None:
-        """Frees the session on every hop."""
+        """Frees the session on every hop: where it is now, and then where it has been."""
         for hop in self.hops:
             hop.release(self.session.id, self.session.headers())
+        here = {hop.hop.peer_id for hop in self.hops} | {self._peer_id}
+        for hop, session in self._left:
+            if hop.hop.peer_id in here:
+                hop.close()
+            else:
+                hop.release(session.id, session.headers())
 
     def close(self) -> None:
         """Closes the connections to the hops and leaves what they hold to whoever owns the session now."""
-        for hop in self.hops:
+        for hop in [*self.hops, *(hop for hop, _ in self._left)]:
             hop.close()
 
     def hop_table(self) -> list[dict[str, Any]]:
         own = self.statistics.as_dict(self._peer_id, self._local)
         return [own, *(hop.statistics.as_dict(hop.hop.peer_id, hop.layers) for hop in self.hops)]
 
-    def _run_local(self, step: Step) -> StepResult:
+    @property
+    def compute_ms(self) -> float:
+        """Of all steps, on every hop of now."""
+        return self.statistics.compute_ms + sum(hop.statistics.compute_ms for hop in self.hops)
+
+    def room_for_drafts(self, num_tokens: int) -> int:
+        """Of a step that has one token more: none may be sampled that the session has no room for."""
+        return min(self.session.reserve_tokens - num_tokens - 1, self._drafts_taken)
+
+    def _taken_up(self, step: StepInHand) -> StepInHand:
+        """The step in hand if it is this one and can go on from its boundary, under a number that is still the
+        highest; else this one from the beginning."""
+        in_hand = self._in_hand
+        borders = [self._local[1], *(hop.hop.end_layer for hop in self.hops)]
+        if in_hand and in_hand.is_same(step) and in_hand.boundary in borders[:-1]:
+            before = self.hops[: borders.index(in_hand.boundary)]
+            if all(hop.num_held == step.end for hop in before):
+                if in_hand.number != self._num_steps:  # others came in between
+                    in_hand.number = self._num_steps = step.number
+                return in_hand
+        self._num_steps, self._in_hand = step.number, step
+        return step
+
+    def _run_local(self, step: StepInHand) -> StepResult:
+        result = self._work_local(
+            Step(
+                session=self.session.id,
+                epoch=self.session.epoch,
+                step=step.number,
+                position=step.position,
+                start_layer=self._local[0],
+                end_layer=self._local[1],
+                token_ids=step.token_ids,
+                hidden=None,
+                sampling=None if self.hops else step.sampling,
+                reserve_tokens=self.session.reserve_tokens if step.position == 0 else 0,
+                num_drafts=step.num_drafts,
+            )
+        )
+        if self.hops:
+            if result.hidden is None:
+                raise HopFailed("pipeline error: this node's own layers gave no activations")
+            step.reach(self._local[1], result.hidden, self.session.dtype)
+        return result
+
+    def _work_local(self, step: Step) -> StepResult:
         started = self.session.deadline.left_s()
         future = self._engine.submit(step)
         try:
@@ -146,23 +161,21 @@ class Pipeline:
         self.statistics.add("local", took_s, result.compute_ms, result.queue_ms)
         return result
 
-    def room_for_drafts(self, num_tokens: int) -> int:
-        """Of a step that has one token more: none may be sampled that the session has no room for."""
-        return min(self.session.reserve_tokens - num_tokens - 1, self._drafts_taken)
+    def _usual_s(self, hop: DownstreamHop) -> float:
+        """What this node's own slowest step would have taken for so many layers."""
+        start, end = self._local
+        return self.statistics.slowest_s * (hop.hop.end_layer - hop.hop.start_layer) / (end - start)
 
-    def _count(self, token_ids: list[int], sampled: list[Sampled], num_drafts: int) -> None:
-        drafts, accepted = token_ids[len(token_ids) - num_drafts :], [one.token_id for one in sampled[:-1]]
-        if not 1 <= len(sampled) <= num_drafts + 1 or accepted != drafts[: len(accepted)]:
-            told = f"{len(sampled)} tokens where {num_drafts} drafts were to be checked"
-            raise HopFailed(f"pipeline error: {self.hops[-1] if self.hops else 'this node'} answered {told}")
-        statistics = self.hops[-1].statistics if self.hops else self.statistics
-        statistics.drafted += num_drafts
+    def _count(self, step: StepInHand, sampled: list[Sampled]) -> None:
+        drafts = list(step.token_ids[len(step.token_ids) - step.num_drafts :])
+        accepted = [one.token_id for one in sampled[:-1]]
+        tail = self.hops[-1] if self.hops else None
+        if not 1 <= len(sampled) <= step.num_drafts + 1 or accepted != drafts[: len(accepted)]:
+            told = f"{len(sampled)} tokens where {step.num_drafts} drafts were to be checked"
+            raise HopFailed(f"pipeline error: {tail or 'this node'} answered {told}", tail, Code.BAD_ANSWER)
+        statistics = tail.statistics if tail else self.statistics
+        statistics.drafted += step.num_drafts
         statistics.accepted += len(accepted)
-
-    def _with_layers(self, common: Mapping[str, str], hop: DownstreamHop) -> dict[str, str]:
-        own = {names.START_LAYER: str(hop.hop.start_layer), names.END_LAYER: str(hop.hop.end_layer)}
-        left_ms = max(1, int(self.session.deadline.left_s() * 1000))
-        return {**common, **own, names.DEADLINE_MS: str(left_ms)}
 
 
 def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int:
@@ -172,6 +185,16 @@ def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int
     """
     room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
     return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
+
+
+def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHop:
+    """The hop of an earlier route if it can be reached as this one says; else this one, which holds as much."""
+    if known is None:
+        return hop
+    if known.hop == hop.hop and not known.is_lost:
+        return known
+    hop.num_held, hop.statistics = known.num_held, known.statistics
+    return hop
 
 
 def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
@@ -184,19 +207,6 @@ def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
                 raise
 
 
-def _checked_body(answer: HopAnswer, hop: DownstreamHop, shape: str, num_bytes: int) -> bytes:
-    if answer.headers.get(names.SHAPE) != shape or len(answer.body) != num_bytes:
-        got = f"{answer.headers.get(names.SHAPE)} in {len(answer.body)} bytes"
-        raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {shape} in {num_bytes} were asked for")
-    return answer.body
-
-
 def _sampled(result: StepResult) -> list[Sampled]:
     logprobs: Sequence[TokenLogprobs | None] = result.logprobs or [None] * len(result.token_ids)
     return [Sampled(token_id, one) for token_id, one in zip(result.token_ids, logprobs, strict=True)]
-
-
-def _drafts_taken(answer: HopAnswer) -> int:
-    """Of one step, by a tail that says so: another would take drafts for the text itself."""
-    told = answer.headers.get(names.DRAFTS, "")
-    return min(int(told), MAX_DRAFTS) if told.isascii() and told.isdigit() and len(told) < 4 else 0

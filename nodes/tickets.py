@@ -170,7 +170,7 @@ class TicketBook:
             if ticket.session != session or (known and known.ticket.epoch > ticket.epoch):
                 return
             self._make_room(self._known, lambda entry: entry.ticket.expires)
-            self._known[session] = _Known(text, ticket)
+            self._known[session] = _Known(text, ticket, known.prompt_end if known else None)
 
     def _check(self, ticket: Ticket, session: str, epoch: int) -> None:
         if ticket.session != session or ticket.epoch != epoch:

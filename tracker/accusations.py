@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django.db.models import F, Q
 
+from tracker import figures
 from tracker.breaker import ACCUSED_WITHIN, FAULTS, Breaker, State, is_accused_enough
 from tracker.models import Failover, Node, SessionHop
 
@@ -59,6 +60,7 @@ def _open(node_pk: int, reason: str, now: datetime) -> bool:
     opened = node.breaker.opened(now, reason[:300])
     if not _write(node_pk, node.breaker, opened):
         return False
+    figures.breaker_openings.inc()
     left_out = opened.until and f"{opened.until:%H:%M:%S}"
     logger.warning("node %s is left out until %s UTC: %s", node.name, left_out, opened.reason)
     return True

@@ -15,7 +15,7 @@ from django.utils import timezone
 from relay import presence
 from relay.auth import forget
 from tracker import epochs
-from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, Shard
+from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, Shard
 from tracker.models.keys import CredentialRow
 from tracker.words import layers_in_words
 
@@ -206,7 +206,7 @@ class LanguageModelAdmin(ModelAdmin):
 
 class SessionHopInline(ReadOnly, TabularInline):
     model = SessionHop
-    fields = ("position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    fields = ("epoch", "position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
     readonly_fields = fields
     can_delete = False
 
@@ -215,14 +215,35 @@ class SessionHopInline(ReadOnly, TabularInline):
         return "" if hop.ms_per_token is None else f"{hop.ms_per_token:.1f}"
 
 
+class FailoverInline(ReadOnly, TabularInline):
+    model = Failover
+    fields = (
+        *("epoch", "kind", "node_name", "layers", "code", "cause", "reported_by", "position", "at"),
+        *("resume_ms", "kept", "replayed_tokens", "replay_compute_ms"),
+    )
+    readonly_fields = fields
+    can_delete = False
+
+    @admin.display(description="layers")
+    def layers(self, failover: Failover) -> str:
+        return layers_in_words(failover.start_layer, failover.end_layer)
+
+
 @admin.register(ChatSession)
 class ChatSessionAdmin(ReadOnly, ModelAdmin):
     list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
-    list_filter = ("state", "model", "started")
+    list_filter = ("state", "failovers__kind", "model", "started")
     list_select_related = ("model", "api_key")
-    search_fields = ("completion_id", "model__name", "api_key__label", "error_code", "hops__node_name")
+    search_fields = (
+        "completion_id",
+        "model__name",
+        "api_key__label",
+        "error_code",
+        "hops__node_name",
+        "failovers__code",
+    )
     exclude = ("session_id",)  # a secret; short_id stands for it
-    inlines = (SessionHopInline,)
+    inlines = (SessionHopInline, FailoverInline)
 
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:

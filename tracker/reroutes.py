@@ -9,20 +9,19 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 
-from tracker import epochs
-from tracker.candidates import Candidates, candidates_of
+from tracker import epochs, figures
+from tracker.candidates import candidates_of
+from tracker.detours import detour
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, Node, SessionHop
 from tracker.node_schemas import Reroute
-from tracker.routing import Candidate, NoRoute, RouteElement, find_span
+from tracker.routing import NoRoute, RouteElement
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +42,7 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         epochs.write_hops(session, hops)
         failover = _write(session, lost, head, wanted, now)
         ticket = epochs.ticket_for(session, hops)
+    figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
     logger.warning(
         "session %s goes on in epoch %d without node %s (%s, %s: %s); instead: %s",
@@ -93,45 +93,21 @@ def _next_route(
 ) -> Hops:
     """Nodes that failed this session before are asked again only where nobody else has their layers. Raises ApiError
     503 naming the layers that nobody else holds."""
-    elements = _elements(route)
-    found = candidates_of(session.model, now, {element.peer_id for element in elements} - {wanted.lost.peer_id})
+    elements, lost_peer_id = _elements(route), wanted.lost.peer_id
+    found = candidates_of(session.model, now, {element.peer_id for element in elements} - {lost_peer_id})
     head = route[0].node
     assert head is not None  # it is the one that asks
     found.nodes.setdefault(head.peer_id, head)  # it asks: so it is there, whatever its socket to the relay says
     failed = set(wanted.failed) - {element.peer_id for element in elements}
-    for without in ({wanted.lost.peer_id, *failed}, {wanted.lost.peer_id}):
+    head_end, need_tokens = head.shard.end_layer, (wanted.position or 0) + session.max_tokens
+    for without in ({lost_peer_id, *failed}, {lost_peer_id}):
         try:
-            return epochs.hops_of(_replace(elements, lost.position, session, found, without), found)
+            others = found.but(without)
+            hops = detour(elements, lost.position, others, head_end, random.SystemRandom(), need_tokens)
+            return epochs.hops_of(hops, found)
         except NoRoute as error:
             why = error
     raise epochs.no_route(f"session {session.short_id} can't do without node {lost.node_name}: {why}", found)
-
-
-def _replace(
-    route: list[RouteElement], index: int, session: ChatSession, found: Candidates, without: Collection[str]
-) -> list[RouteElement]:
-    """The route with other hops for the lost one's layers only; where that can't be, another one from the same head.
-    Raises NoRoute."""
-    head, lost, rng = route[0], route[index], random.SystemRandom()
-    kept = [*route[:index], *route[index + 1 :]]
-    if all(element.peer_id in found.nodes for element in kept):
-        others = found.but({*without, *(element.peer_id for element in kept)})
-        try:
-            span = find_span(others, lost.start_layer, lost.end_layer, rng, session.max_tokens)
-            return [*route[:index], *span, *route[index + 1 :]]
-        except NoRoute:
-            pass
-    others = found.but({*without, head.peer_id})
-    try:
-        return _from(head, others, session, rng)
-    except NoRoute:
-        shard = found.nodes[head.peer_id].shard
-        return _from(replace(head, end_layer=shard.end_layer), others, session, rng)
-
-
-def _from(head: RouteElement, others: list[Candidate], session: ChatSession, rng: random.Random) -> list[RouteElement]:
-    num_layers = session.model.num_layers or 0
-    return [head, *find_span(others, head.end_layer, num_layers, rng, session.max_tokens)]
 
 
 def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:

@@ -42,6 +42,7 @@ class FakeDialler:
         self, relay: FakePath | HopError | None, direct: FakePath | None, tunnel: FakePath | None, prefer: str
     ) -> None:
         self._relay, self._direct, self._tunnel, self.prefer = relay, direct, tunnel, prefer
+        self.patience_s = 10.0
 
     def tunnel_hop(self, hop: Hop) -> Any:
         return self._tunnel
@@ -184,7 +185,7 @@ def test_without_a_relay_address_it_is_direct_http() -> None:
         error(wire.Code.DRAINING),
         error(wire.Code.PEER_BUSY),
         error(wire.Code.DEADLINE),
-        error(wire.Code.INTERNAL),
+        HopAnswer(502, {}, b"<html>a proxy's page</html>"),
     ],
 )
 def test_when_the_relay_fails_the_same_step_goes_by_direct_http_with_a_warning(
@@ -280,12 +281,30 @@ def test_a_hop_that_misses_tokens_says_how_many_it_holds() -> None:
     assert refused.value.num_cached == 17
 
 
-def test_the_first_of_two_paths_leaves_time_for_the_second() -> None:
+def test_an_attempt_gets_the_nodes_patience_and_at_most_half_of_what_is_left() -> None:
     relay, direct = FakePath("relay", HopError("dead")), FakePath("direct")
+    step(hop_over(relay, direct), deadline_s=100)
     step(hop_over(relay, direct), deadline_s=10)
 
-    assert relay.asked[0][3] <= 5
-    assert direct.asked[0][3] > 5
+    assert [round(asked[3]) for asked in relay.asked] == [10, 5]
+    assert [round(asked[3]) for asked in direct.asked] == [10, 5]
+
+
+def test_a_node_of_which_nothing_is_known_gets_four_times_what_such_a_step_usually_takes() -> None:
+    relay = FakePath("relay")
+    hop_over(relay, None).step({}, b"", Deadline.after(1000), usual_s=20.0)
+
+    assert round(relay.asked[0][3]) == 80
+
+
+def test_a_node_that_is_thought_to_be_lost_gets_little_until_it_answers() -> None:
+    relay = FakePath("relay")
+    hop = hop_over(relay, None)
+    hop.is_lost = True
+    step(hop)
+    step(hop)
+
+    assert [round(asked[3]) for asked in relay.asked] == [1, 10]
 
 
 def test_a_slow_node_gets_four_times_its_slowest_step() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ class Two:
     proxy: FaultProxy
     head: Running
 
-    def pipeline(self) -> Pipeline:
+    def pipeline(self, patience_s: float = 30.0) -> Pipeline:
         first, second = self.site.peer_id(1), self.site.peer_id(2)
         fingerprint = self.site.tracker.asked[0][2]["model"]["fingerprint"]
         ticket, text = self.site.signer.sign([(first, 0, 3), (second, 3, 6)], fingerprint=fingerprint, dtype="float32")
@@ -49,7 +49,7 @@ class Two:
         assert node._api._head
         hop = Hop(second, 3, 6, None, self.site.relay.address(second), (1, 2))
         session = Session(ticket.session, 0, text, "float32", 64, Deadline.after(30))
-        hops = [DownstreamHop(hop, node._api._head.dialler)]
+        hops = [DownstreamHop(hop, replace(node._api._head.dialler, patience_s=patience_s))]
         return Pipeline(session, node._engine, (0, 3), first, hops)
 
 
@@ -103,11 +103,10 @@ def num_asked(relay: MiniRelay) -> int:
 
 @pytest.mark.parametrize(("steps_later", "status"), [(0, 200), (5, 409)])
 def test_a_late_copy_of_a_step_changes_nothing(
-    two: Two, steps_later: int, status: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    two: Two, steps_later: int, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     undisturbed = generate(two.pipeline())
     relay, proxy = two.site.relay, two.proxy
-    monkeypatch.setattr("nodes.downstream.FIRST_OF_TWO_S", 0.3)
     before = num_asked(relay)
     held = proxy.hold("/ws", is_step, UP)
     late: list[Response] = []
@@ -119,7 +118,7 @@ def test_a_late_copy_of_a_step_changes_nothing(
             assert held.release()
             late.append(answer_after(relay, num_answered))
 
-    pipeline = two.pipeline()
+    pipeline = two.pipeline(patience_s=0.3)
     disturbed = generate(pipeline, deliver)
     proxy.heal("/ws")
 

@@ -121,7 +121,7 @@ def test_releasing_frees_the_session_on_every_hop(route: Make) -> None:
     made = route(2, 4)
     made.pipeline.release()
 
-    assert [path.closed for path in made.paths] == [[f"/sessions/{SESSION}"]] * 2
+    assert [path.closed for path in made.paths] == [[(f"/sessions/{SESSION}", "the ticket")]] * 2
 
 
 def test_a_dead_hop_is_an_error_that_names_it(route: Make) -> None:

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
-from tracker import accusations, reroutes
+from tracker import accusations, figures, reroutes
 from tracker.auth import asking_node
 from tracker.breaker import FAULTS
 from tracker.errors import ApiError
@@ -27,6 +27,7 @@ async def reroute(request: HttpRequest, session_id: str) -> HttpResponse:
         require_method(request, "POST")
         accused, answer = await sync_to_async(_reroute)(request, session_id)
     except ApiError as error:
+        figures.reroutes_refused.labels(error.code).inc()
         return node_error(error)
     if accused:
         prober.look_at(accused)

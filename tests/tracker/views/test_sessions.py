@@ -14,6 +14,7 @@ from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tests.tracker.sessions import begin_session
+from tracker import figures
 from tracker.credentials import Credential
 from tracker.models import Node
 from tracker.probes import prober
@@ -55,6 +56,21 @@ def test_a_head_gets_another_route(
     answer = response.json()
     assert set(answer) == {"epoch", "ticket", "route", "now"}
     assert [hop["peer_id"] for hop in answer["route"]] == [spare.peer_id]
+
+
+def test_new_routes_and_refusals_are_counted(
+    client: Client, pair: tuple[Node, Node], make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    def counted(name: str) -> float:
+        text = figures.exposed().decode()
+        return float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), 0))
+
+    names = 'meshnet_reroutes_refused_total{code="no_route"}', 'meshnet_failovers_total{kind="hop"}'
+    before, session = [counted(name) for name in names], begin_session()
+    post(client, session.session_id, losing(pair[1]), key_of(pair[0]))
+    connect(make_node("spare", 6, 12))
+    post(client, session.session_id, losing(pair[1]), key_of(pair[0]))
+    assert [counted(name) for name in names] == [figure + 1 for figure in before]
 
 
 def test_where_there_is_none_the_head_hears_when_to_ask_again(client: Client, pair: tuple[Node, Node]) -> None:

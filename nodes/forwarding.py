@@ -1,0 +1,107 @@
+"""A step on its way through the route: how far it has come, what each hop is told of it, and what it answers, checked.
+
+What has been worked of a step isn't worked again when a hop after it is lost: it goes on from the boundary between
+layers that it has reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from nodes import activations
+from nodes.answers import read_sampled
+from nodes.deadline import Deadline
+from nodes.downstream import DownstreamHop, HopFailed
+from nodes.drafts import MAX_DRAFTS
+from nodes.hops import HopAnswer
+from nodes.sampling import Sampled, Sampling
+from relay import headers as names
+from relay.wire import Code
+
+
+@dataclass(frozen=True)
+class Session:
+    """What the tracker allowed in one epoch: who asks, until when, and what goes with every request to a hop."""
+
+    id: str
+    epoch: int
+    ticket: str
+    dtype: str  # of activations on the wire
+    reserve_tokens: int  # prompt and answer together
+    deadline: Deadline
+
+    def headers(self) -> dict[str, str]:
+        return {names.SESSION: self.id, names.EPOCH: str(self.epoch), names.TICKET: self.ticket}
+
+
+@dataclass
+class StepInHand:
+    number: int
+    token_ids: tuple[int, ...]
+    position: int
+    sampling: Sampling | None
+    num_drafts: int = 0
+    boundary: int = 0  # the first layer that it hasn't been through
+    body: bytes = b""  # activations before that layer, as they cross
+    shape: str = ""  # of these
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.token_ids)
+
+    def is_same(self, other: StepInHand) -> bool:
+        mine = (self.token_ids, self.position, self.sampling, self.num_drafts)
+        return mine == (other.token_ids, other.position, other.sampling, other.num_drafts)
+
+    def reach(self, boundary: int, hidden: Tensor, dtype: str) -> None:
+        """hidden: [1, tokens, width]"""
+        self.boundary, self.body = boundary, activations.encode(hidden, dtype)
+        self.shape = activations.format_shape(hidden.shape)
+
+    def through(self, hop: DownstreamHop, session: Session, usual_s: float) -> None:
+        """Has the hop work it, which isn't the tail. Raises HopRefused, HopFailed."""
+        answer = hop.step(self._headers(hop, session), self.body, session.deadline, usual_s)
+        if answer.headers.get(names.SHAPE) != self.shape or len(answer.body) != len(self.body):
+            got = f"{answer.headers.get(names.SHAPE)} in {len(answer.body)} bytes"
+            wanted = f"{self.shape} in {len(self.body)} were asked for"
+            raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.BAD_ANSWER)
+        self.boundary, self.body = hop.hop.end_layer, answer.body
+        hop.num_held = self.end
+
+    def to_tail(self, hop: DownstreamHop, session: Session, usual_s: float) -> tuple[list[Sampled], int]:
+        """What the tail sampled, and how many drafts it takes. Raises HopRefused, HopFailed."""
+        headers = self._headers(hop, session) | {names.TOKENS: ",".join(map(str, self.token_ids))}
+        if self.sampling is not None:
+            headers[names.SAMPLING] = self.sampling.to_json()
+        answer = hop.step(headers, self.body, session.deadline, usual_s)
+        hop.num_held = self.end
+        try:
+            return read_sampled(answer.body), _drafts_taken(answer)
+        except ValueError as error:
+            text = f"pipeline error: {hop} answered no list of token ids: {error}"
+            raise HopFailed(text, hop, Code.BAD_ANSWER) from None
+
+    def _headers(self, hop: DownstreamHop, session: Session) -> dict[str, str]:
+        headers = session.headers() | {
+            names.STEP: str(self.number),
+            names.POSITION: str(self.position),
+            names.SHAPE: self.shape,
+            names.DTYPE: session.dtype,
+            names.START_LAYER: str(hop.hop.start_layer),
+            names.END_LAYER: str(hop.hop.end_layer),
+            names.DEADLINE_MS: str(max(1, int(session.deadline.left_s() * 1000))),
+            "content-type": "application/octet-stream",
+        }
+        if self.position == 0:
+            headers[names.RESERVE] = str(session.reserve_tokens)
+        if self.num_drafts:
+            headers[names.DRAFTS] = str(self.num_drafts)
+        return headers
+
+
+def _drafts_taken(answer: HopAnswer) -> int:
+    """Of one step, by a tail that says so: another would take drafts for the text itself."""
+    told = answer.headers.get(names.DRAFTS, "")
+    return min(int(told), MAX_DRAFTS) if told.isascii() and told.isdigit() and len(told) < 4 else 0

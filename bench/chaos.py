@@ -61,17 +61,26 @@ def main() -> None:
     )
     options.add_argument("--logs", type=Path, metavar="FOLDER", help="write what each process said into this folder")
     chosen = options.parse_args()
-    duration_s = QUICK_S if chosen.quick else DURATION_S
+    duration_s, began = QUICK_S if chosen.quick else DURATION_S, time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {what}", flush=True)
+
     with Disturbed() as mesh:
         try:
+            say("the mesh is ready; each question is asked undisturbed")
             expected = [undisturbed(mesh, number) for number in range(len(QUESTIONS))]
+            say("faults begin")
             tally, suffered = disturb(mesh, expected, duration_s, chosen.seed)
+            say("faults and chats are over")
             left = wait_for_rest(mesh)
             failovers = mesh.rows("SELECT kind, kept, resume_ms FROM tracker_failover ORDER BY at")
+            say(f"at rest after {left.took_s:.1f} s")
             print(left.table())
         finally:
             if chosen.logs:
                 write_logs(mesh, chosen.logs)
+    say("stopped")
     print(chats_table(expected))
     print(faults_table(suffered))
     print(errors_table(tally))

@@ -29,9 +29,10 @@ NUM_READERS, READ_EACH_S = 3, 2.0  # as tracker/static/tracker/refresh.js
 NUM_THREADS = 25
 PASSWORD = "only-for-this-benchmark"
 MODEL = {"name": "beating", "fingerprint": "ab" * 32, "num_layers": 12, "hidden_size": 64, "context_length": 256}
-_BEGIN_SESSIONS = """
+_BEGIN = """
 from datetime import timedelta
 from django.utils import timezone
+User.objects.create_superuser("reader", password="{password}")
 now, model = timezone.now(), LanguageModel.objects.get(name="beating")
 for number in range({num_sessions}):
     session = ChatSession.objects.create(session_id=f"{{number:032x}}", completion_id=f"chatcmpl-{{number}}",
@@ -77,7 +78,7 @@ class Seen:
 
 def main() -> None:
     chosen = options(__doc__)
-    with tempfile.TemporaryDirectory() as folder, site_with_people(Path(folder)) as site:
+    with tempfile.TemporaryDirectory() as folder, Site(Path(folder)) as site:
         nodes = join(site, NUM_NODES, NUM_SESSIONS)
         seen = measure(site, nodes, seconds=20 if chosen.quick else 120)
     for error in [*seen.errors[:5], *seen.lost[:5]]:
@@ -92,12 +93,8 @@ def main() -> None:
     finish(figures, chosen.json)
 
 
-def site_with_people(folder: Path) -> Site:
-    return Site(folder, DJANGO_SUPERUSER_PASSWORD=PASSWORD, LOG_LEVEL="INFO")
-
-
 def join(site: Site, num_nodes: int, num_sessions: int) -> list[Beating]:
-    """Nodes in pairs, each a route; the first `num_sessions` pairs have a session that runs."""
+    """Nodes in pairs, each a route; the first `num_sessions` pairs have a session. And somebody who may look on."""
     versions = {"protocol_version": 1, "wire_versions": [1, 2], "model": MODEL}
     nodes = [
         Beating(versions | {"name": f"node-{number}"} | layers(number % 2), f"{number // 2:032x}")
@@ -106,8 +103,7 @@ def join(site: Site, num_nodes: int, num_sessions: int) -> list[Beating]:
     with connected(site) as connection:
         for node in nodes:
             node.register(connection, site.join_token)
-    site.manage("shell", "-c", _BEGIN_SESSIONS.format(num_sessions=num_sessions))
-    site.manage("createsuperuser", "--noinput", "--username", "reader", "--email", "reader@example.org")
+    site.manage("shell", "-c", _BEGIN.format(password=PASSWORD, num_sessions=num_sessions))
     return nodes
 
 

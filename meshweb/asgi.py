@@ -20,11 +20,11 @@ from relay.urls import websocket_urlpatterns  # noqa: E402
 from tracker import news, probes, ticking  # noqa: E402
 
 _doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-_chores = (
+_chores = [
     Chore(review.PERIOD_S, review.reviewer.start),
     Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add),
     Chore(news.PERIOD_S, news.giver.start),
-    Chore(probes.PERIOD_S, probes.prober.start),
-    *([Chore(ticking.PERIOD_S, ticking.ticker.start)] if settings.TICK else []),
-)
+]
+if settings.TICK:
+    _chores += [Chore(ticking.PERIOD_S, ticking.ticker.start), Chore(probes.PERIOD_S, probes.prober.start)]
 application = TrustedProxies(WithChores(InCluster(_doors), *_chores), settings.TRUSTED_PROXIES)

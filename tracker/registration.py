@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from relay import wire
 from relay.auth import forget
-from tracker import credentials, endpoints, holdings, tickets
+from tracker import credentials, holdings, proofs, tickets
 from tracker.credentials import Credential, Kind
-from tracker.endpoints import EndpointRefused
 from tracker.errors import ApiError
 from tracker.models import JoinToken, LanguageModel, Node, Shard
 from tracker.models.keys import find_by_credential
@@ -89,7 +87,7 @@ def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) 
         forget(node.peer_id)  # the relay let it in as a peer of the former one's nodes
     how = "joined" if node_key else "registered"
     logger.info("node %s %s: %s of %s, %s", node.name, how, node.shard, node.model.name, node.status)
-    check_endpoint(node, now)
+    proofs.renew(node, now)
     return _answer(node, now) | ({"node_key": node_key.text} if node_key else {})
 
 
@@ -98,36 +96,12 @@ def heartbeat(node: Node, news: Heartbeat, now: datetime) -> dict[str, Any]:
     if not node.heartbeat(now, news.registration, news.number, **news.figures()):
         message = f"the lease of node {node.name} is over, or this heartbeat is of an earlier one: register again"
         raise ApiError(409, message, code="not_registered")
-    check_endpoint(node, now)
+    proofs.renew(node, now)
     held = news.session_epochs
     return _state(node, now) | {
         "closed": holdings.closed(node, held),
         "move": holdings.moving(node, held, now),
     }
-
-
-def check_endpoint(node: Node, now: datetime) -> None:
-    """Proves the endpoint again when half of what its last proof is good for is over."""
-    half_lease = timedelta(seconds=node.lease_s / 2)
-    if not node.endpoint or (node.endpoint_proved_until and node.endpoint_proved_until > now + half_lease):
-        return
-    try:
-        node.endpoint_address = _proved_address(node)
-        node.endpoint_proved_until, node.endpoint_error = now + timedelta(seconds=node.lease_s), ""
-    except EndpointRefused as error:  # an earlier proof stays good until its end: one lost answer is no reason
-        if node.endpoint_error != str(error)[:300]:
-            logger.warning("node %s: its endpoint isn't used: %s", node.name, error)
-        node.endpoint_error = str(error)[:300]
-    node.save(update_fields=["endpoint_address", "endpoint_proved_until", "endpoint_error"])
-
-
-def _proved_address(node: Node) -> str:
-    endpoint = endpoints.parse_endpoint(node.endpoint)
-    address = endpoints.resolve(
-        endpoint, allow_private=settings.ALLOW_PRIVATE_ENDPOINTS, registered_from=node.address or ""
-    )
-    endpoints.prove(endpoint, address, node.secret_hash)
-    return address
 
 
 def _model_for(wanted: Registration) -> LanguageModel:
@@ -206,7 +180,7 @@ def _answer(node: Node, now: datetime) -> dict[str, Any]:
 def _state(node: Node, now: datetime) -> dict[str, Any]:
     return {
         "status": node.status,
-        "duty": node.duty,
+        "duty": holdings.duty(node, now),
         "now": now.timestamp(),
         "heartbeat_s": node.heartbeat_s,
         "ticket_keys": tickets.public_keys(),

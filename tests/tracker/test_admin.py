@@ -133,6 +133,14 @@ def test_a_node_is_given_its_duty(operator: Client, make_node: MakeNode, action:
     assert Node.objects.get().duty == duty
 
 
+def test_a_paused_node_is_online_and_says_why_it_gets_nothing(
+    operator: Client, make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    connect(make_node("node-a", duty="paused"))
+    page = operator.get(url(Node)).content.decode()
+    assert "online: connected to the relay, but it is paused by the operator" in page
+
+
 def test_a_node_that_was_left_out_is_used_again_when_the_operator_says_so(
     operator: Client, make_node: MakeNode
 ) -> None:

@@ -62,7 +62,7 @@ class Node(models.Model):
         PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
-    load: int  # of rows from with_load()
+    load: int = 0  # of rows from with_load()
     given_tokens: int
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
@@ -213,7 +213,7 @@ class Node(models.Model):
         """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
         with_load()."""
         if self.duty != Node.Duty.WORKS:
-            return f"is {self.duty} by the operator"
+            return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
         if self.breaker.state(now) == State.OPEN:
             return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
         if self.breaker.state(now) == State.HALF_OPEN and self.load:
@@ -243,6 +243,7 @@ class Node(models.Model):
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
             progress=self.progress,
+            closed=self.closed_to_sessions(now),
             now=now,
         )
 

@@ -1,4 +1,4 @@
-"""Does what the site does by the clock: ends lost sessions, deletes old records, looks after nodes that failed."""
+"""Does what the site does by the clock: ends lost sessions, deletes old records. Nodes are asked by `serve` alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tracker import ticking
 
 class Command(BaseCommand):
     help = (
-        "Ends sessions whose process died, deletes old records, looks after nodes that failed. `serve` does the same"
-        " unless TICK=off; of several processes one at a time does it."
+        "Ends sessions whose process died, deletes old records. `serve` does the same unless TICK=off, and asks nodes"
+        " that failed how they are; of several processes one at a time does it."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -117,7 +117,8 @@ class Chat:
         except Cancelled:
             self.answer.cancel()
         except Exception as error:
-            self._fail(_shown(error))
+            if not self._stream.is_cancelled:  # else whatever it was has come of that
+                self._fail(_shown(error))
             is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
             self._is_superseded = self._is_superseded or is_stale
         finally:

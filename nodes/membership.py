@@ -2,6 +2,9 @@
 
 At first start a tracker that can't be reached is given up after half a minute; once registered, never. A key that was
 revoked is tried three times, ten minutes apart. A node that waits for approval says so and waits.
+
+Heartbeats are numbered within a registration: one that comes late or again revives nothing. A node whose lease the
+tracker has ended, or that has slept, registers again, which is the same as registering once.
 """
 
 from __future__ import annotations
@@ -14,16 +17,9 @@ from typing import Any
 
 from nodes.backoff import Backoff
 from nodes.deadline import Deadline
-from nodes.registration import (
-    NodeFacts,
-    Registration,
-    Standing,
-    Tracker,
-    TrackerRefused,
-    TrackerUnreachable,
-    TrackerUntrusted,
-)
+from nodes.registration import NodeFacts, Registration, Standing
 from nodes.state import NodeState
+from nodes.tracker import Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +27,7 @@ FIRST_DEADLINE_S = 30.0
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 MAX_REVOKED_TRIES = 3
 REVOKED_PAUSE_S = 600.0
+REMINDER_S = 600.0  # how often a tracker that stays away is named in the log
 
 
 class NoCredential(Exception):
@@ -57,9 +54,12 @@ class Membership:
         self._first_deadline_s, self._revoked_pause_s = first_deadline_s, revoked_pause_s
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self._node_key = ""
+        self._registration, self._num_heartbeats = "", 0  # its id, and how many were sent in it
+        self._has_to_register = False
         self._heartbeat_s = 5.0
         self._num_revoked = 0
         self._lost_at: float | None = None
+        self._said_at = 0.0  # that it is lost
         self._endpoint_error: str | None = None
         self._is_serving = False
         self._wake = threading.Event()
@@ -96,6 +96,11 @@ class Membership:
         self._is_serving = True
         self._wake.set()
 
+    def renew(self, facts: NodeFacts) -> None:
+        """Registers again as soon as can be: the machine has slept, and may be elsewhere by now."""
+        self._facts, self._has_to_register = facts, True
+        self._wake.set()
+
     def leave(self) -> None:
         """Ends the lease at once, so that nobody is sent here any more."""
         self._stopping.set()
@@ -122,6 +127,7 @@ class Membership:
         if registration.node_key != key:
             self._state.write_key(registration.node_key)
         self._node_key = registration.node_key
+        self._registration, self._num_heartbeats, self._has_to_register = registration.id, 0, False
         logger.info("Registered with %s as %s (peer %s)", self._tracker.url, self._facts.name, registration.peer_id[:8])
         self._heard(registration.standing)
         return registration
@@ -143,8 +149,12 @@ class Membership:
 
     def _beat(self) -> float:
         """One heartbeat; seconds until the next. Raises TrackerRefused when there shall be none."""
+        if self._has_to_register:
+            return self._register_again()
+        self._num_heartbeats += 1  # one that wasn't answered may have arrived
+        number = {"registration": self._registration, "number": self._num_heartbeats}
         try:
-            self._heard(self._tracker.heartbeat(self._node_key, self.news()))
+            self._heard(self._tracker.heartbeat(self._node_key, {**self.news(), **number}))
         except TrackerUnreachable as error:
             return self._lost(error)
         except TrackerRefused as error:
@@ -154,7 +164,8 @@ class Membership:
         return self._heartbeat_s
 
     def _register_again(self) -> float:
-        """The tracker has ended this node's lease, or has forgotten it."""
+        """The tracker has ended this node's lease, or has forgotten it, or this machine has slept."""
+        self._has_to_register = True  # until it has worked
         try:
             self._register()
         except TrackerUnreachable as error:
@@ -200,11 +211,15 @@ class Membership:
         self._endpoint_error = error
 
     def _lost(self, error: TrackerUnreachable) -> float:
-        pause_s = self._heartbeat_s + self._backoff.next_s()
+        """Seconds until it is tried again."""
+        now = time.monotonic()
         if self._lost_at is None:
-            self._lost_at = time.monotonic()
+            self._lost_at = self._said_at = now
             logger.warning("The tracker can't be reached: %s; trying on", error)
-        return pause_s
+        elif now - self._said_at >= REMINDER_S:
+            self._said_at = now
+            logger.warning("The tracker hasn't been reached for %.0f minutes: %s", (now - self._lost_at) / 60, error)
+        return self._heartbeat_s + self._backoff.next_s()
 
     def _end(self, error: Exception) -> None:
         self.failure = error

@@ -23,7 +23,7 @@ from nodes.hops import Dialler
 from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
-from nodes.registration import Registration, Standing, Tracker
+from nodes.registration import Registration, Standing
 from nodes.reroute import TrackerRerouter
 from nodes.server import NodeServer
 from nodes.shard import Shard
@@ -34,6 +34,7 @@ from nodes.steps import Layers
 from nodes.text import Tokenizer
 from nodes.threads import usable_cores
 from nodes.tickets import TicketBook, TrackerClock
+from nodes.tracker import Tracker
 from nodes.tunnel import Tunnel
 from nodes.weights import ModelError, ModelFolder
 from relay.pages import use_huge_pages

@@ -42,7 +42,7 @@ class Answer:
     includes_usage: bool = False
     has_trace: bool = False
     has_logprobs: bool = False
-    node_names: Mapping[str, str] = field(default_factory=dict)
+    node_names: dict[str, str] = field(default_factory=dict)
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None

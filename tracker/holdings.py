@@ -1,4 +1,4 @@
-"""What a node hears of the sessions it holds: which are over there, and which should leave a node that drains.
+"""What a node hears of the sessions it holds: which are over there, and which should leave it or another that drains.
 
 A release that got lost on its way would otherwise keep its room until the cache expires.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef
 
 from tracker import epochs
-from tracker.errors import ApiError
-from tracker.models import ChatSession, LanguageModel, Node, SessionHop
+from tracker.models import ChatSession, Node, SessionHop
 
 Epochs = dict[str, int]  # by session id
 
@@ -43,14 +42,18 @@ def moving(node: Node, held: Mapping[str, int], now: datetime) -> list[str]:
     )
     running = heads.filter(Exists(through), session__state=ChatSession.State.RUNNING)
     session_ids = list(running.values_list("session__session_id", flat=True))
-    return session_ids if session_ids and _is_complete_without(draining, node.model, now) else []
+    return session_ids if session_ids and _has_another_way(node, now) else []
 
 
-def _is_complete_without(nodes: QuerySet[Node], model: LanguageModel, now: datetime) -> bool:
-    try:
-        return bool(epochs.route_of(model, now, without=set(nodes.values_list("peer_id", flat=True))))
-    except ApiError:
-        return False
+def duty(node: Node, now: datetime) -> str:
+    """What the node is told to do: to send away those it is the head of only while others could go on with them."""
+    is_last = node.duty == Node.Duty.DRAINING and not _has_another_way(node, now)
+    return Node.Duty.PAUSED if is_last else node.duty
+
+
+def _has_another_way(node: Node, now: datetime) -> bool:
+    """No route that is found goes through nodes that drain."""
+    return epochs.route_problem(node.model, now) is None
 
 
 def _sessions(node: Node, held: Mapping[str, int]) -> Iterable[tuple[str, str, int, bool, bool]]:

@@ -180,7 +180,7 @@ def _answer(node: Node, now: datetime) -> dict[str, Any]:
 def _state(node: Node, now: datetime) -> dict[str, Any]:
     return {
         "status": node.status,
-        "duty": node.duty,
+        "duty": holdings.duty(node, now),
         "now": now.timestamp(),
         "heartbeat_s": node.heartbeat_s,
         "ticket_keys": tickets.public_keys(),

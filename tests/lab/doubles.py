@@ -85,16 +85,21 @@ class Doubles:
         self.site.wait_for_model(self.model)
 
     def mend(self) -> None:
-        """Starts again whoever is dead, and waits until all are there."""
+        """Starts again whoever is dead, waits until all are there, and forgets what was seen."""
         for name, node in self.nodes.items():
             if not node.is_running:
                 self.site.nodes.remove(node)
                 self._start(name)
         self.wait_until_ready()
         self.site.forgive()
+        self.steps.clear()
 
     def name(self, peer_id: str) -> str:
         return self._names[peer_id]
+
+    def key_id(self, peer_id: str) -> str:
+        """Faults of the tap go by it."""
+        return self.site.node_key(self.name(peer_id)).split(".")[0]
 
     def kill_at(self, role: str, step: int) -> Trigger:
         """The head dies when the node after it is about to get the step; what that answers reaches nobody."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -52,7 +51,7 @@ class Namespace:
     def run(self, command: str, given: str = "") -> str:
         """A program's output. It must succeed."""
         words = command.split()
-        program = shutil.which(words[0], path=services.path()) or words[0]
+        program = services.find(words[0]) or words[0]
         with self.entered():
             done = subprocess.run([program, *words[1:]], input=given, capture_output=True, text=True, timeout=20)
         assert done.returncode == 0, f"{command!r} in {self.name}: exit {done.returncode}\n{done.stdout}{done.stderr}"
@@ -89,6 +88,7 @@ class Keeper:
         return int(self._process.pid)
 
     def close(self) -> None:
+        """May be called again."""
         self._ours.close()
         self._process.wait(20)
 
@@ -104,7 +104,7 @@ def enter(path: str) -> None:
 
 def refusal() -> str:
     """Why there can be no namespaces with NAT here, in words; empty: there can."""
-    lacking = [program for program in PROGRAMS if not shutil.which(program, path=services.path())]
+    lacking = [program for program in PROGRAMS if services.find(program) is None]
     if lacking:
         return f"network namespaces need {', '.join(lacking)}: run `make services`"
     try:

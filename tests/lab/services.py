@@ -20,12 +20,12 @@ BESIDE_THE_PATH = ("/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glo
 
 
 def missing() -> dict[str, str]:
-    return {program: package for program, package in PACKAGES.items() if shutil.which(program, path=path()) is None}
+    return {program: package for program, package in PACKAGES.items() if find(program) is None}
 
 
-def path() -> str:
-    """Where programs of the system are looked for: a user's PATH may lack the administrator's."""
-    return os.pathsep.join([os.environ.get("PATH", ""), *BESIDE_THE_PATH])
+def find(program: str) -> str | None:
+    """Where it is. A user's PATH may lack the administrator's programs."""
+    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *BESIDE_THE_PATH]))
 
 
 def install(packages: list[str]) -> int:

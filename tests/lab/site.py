@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 
@@ -54,7 +54,7 @@ class Site:
         self.process: Process | None = None
         self.api_key = self.join_token = ""
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         if self.python == sys.executable:
             warm.begin()
         self.manage("migrate", "--verbosity", "0")

@@ -427,18 +427,25 @@ def test_a_chats_time_ends_a_little_before_that_of_whoever_asked(
 # What the tracker has it do
 
 
-def test_while_it_is_drained_chats_end_and_steps_of_others_go_on(mesh: Mesh) -> None:
-    mesh.head.engine.may_work.clear()
-    answering = mesh.head.api.begin(mesh.request({"prompt": "a" * 9}, PLAIN), "relay")
-    mesh.head.api.refuse_chats("this node is being drained")
-    refused = ask(mesh.head, mesh.request({"prompt": "a"}, PLAIN))
-    mesh.head.engine.may_work.set()
+def test_while_it_is_drained_its_chats_end_and_new_ones_are_refused() -> None:
+    with single() as made:
+        api, engine = made.head.api, made.head.engine
+        engine.may_work.clear()
+        answering = api.begin(made.request({"prompt": "a" * 9, "max_tokens": 50}, PLAIN), "relay")
+        api.refuse_chats("this node is being drained")
+        refused = ask(made.head, made.request({"prompt": "a"}, PLAIN))
+        engine.may_work.set()
 
-    assert (code_of(refused), b"being drained" in refused.body) == (Code.DRAINING, True)
-    assert ending(answering) == Code.DRAINING
+        assert (code_of(refused), b"being drained" in refused.body) == (Code.DRAINING, True)
+        assert ending(answering) == Code.DRAINING
+        api.refuse_chats(None)
+        assert tell(made.begin(made.request({"prompt": "a", "max_tokens": 1}, PLAIN))).is_done
+
+
+def test_while_it_is_drained_steps_of_other_heads_chats_are_worked(mesh: Mesh) -> None:
+    mesh.nodes[1].api.refuse_chats("this node is being drained")
+
     assert ask(mesh.nodes[1], step_request(mesh, 1, [3])).status == 200
-    mesh.head.api.refuse_chats(None)
-    assert isinstance(mesh.head.api.begin(mesh.request({"prompt": "a"}, PLAIN), "relay").result(10), Response)
 
 
 def test_what_the_tracker_says_is_over_is_freed_and_leaves_a_fence(mesh: Mesh) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from nodes.backoff import Backoff
 from nodes.membership import Membership, NoCredential
-from nodes.registration import Standing, Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
+from nodes.registration import Standing
 from nodes.state import NodeState
+from nodes.tracker import Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
 from tests.nodes.meshes import shared_tls
-from tests.nodes.test_registration import FACTS
-from tests.nodes.trackers import Answer, MiniTracker, refusal, registered, standing
+from tests.nodes.trackers import FACTS, Answer, MiniTracker, refusal, registered, standing
 
 
 class Joining:
@@ -237,14 +237,47 @@ def test_a_running_node_outlives_its_tracker(
 
 
 def test_a_lease_that_the_tracker_ended_is_begun_anew(joining: Make, site: MiniTracker) -> None:
-    site.answer = answers(registered(node_key="n.k"), refusal(409, "not_registered"), registered(), standing())
+    site.answer = answers(
+        registered(node_key="n.k"),
+        standing(),
+        refusal(409, "not_registered"),
+        (500, b""),
+        registered(registration="r2"),
+        standing(),
+    )
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    site.wait_for("heartbeat", 4)
+
+    assert site.verbs[:6] == ["register", "heartbeat", "heartbeat", "register", "register", "heartbeat"]
+    assert site.asked[4][1] == "n.k"
+    assert [told(site, number) for number in (1, 2, 5, 6)] == [("r1", 1), ("r1", 2), ("r2", 1), ("r2", 2)]
+
+
+def told(site: MiniTracker, number: int) -> tuple[str, int]:
+    message = site.asked[number][2]
+    return message["registration"], message["number"]
+
+
+def test_a_heartbeat_that_wasnt_answered_has_used_up_its_number(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers(registered(node_key="n.k"), (500, b""), standing())
     node = joining()
     node.membership.join()
     node.membership.start()
     site.wait_for("heartbeat", 2)
 
-    assert site.verbs[:3] == ["register", "heartbeat", "register"]
-    assert site.asked[2][1] == "n.k"
+    assert [told(site, number) for number in (1, 2)] == [("r1", 1), ("r1", 2)]
+
+
+def test_told_to_renew_it_registers_at_once_with_what_it_is_now(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers(registered(node_key="n.k", heartbeat_s=60), (500, b""), registered(heartbeat_s=60))
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    node.membership.renew(replace(FACTS, endpoint="http://192.0.2.7:7002"))
+    site.wait_for("register", 2)
+    assert site.asked[1][2]["endpoint"] == "http://192.0.2.7:7002"
 
 
 def test_each_answer_is_heard_and_each_heartbeat_brings_news(joining: Make, site: MiniTracker) -> None:
@@ -254,7 +287,7 @@ def test_each_answer_is_heard_and_each_heartbeat_brings_news(joining: Make, site
     node.membership.start()
     site.wait_for("heartbeat", 2)
 
-    assert site.asked[1][2] == {"state": "serving", "cached_tokens": 7}
+    assert site.asked[1][2] == {"state": "serving", "cached_tokens": 7, "registration": "r1", "number": 1}
     assert len(node.heard) >= 2
 
 

@@ -9,10 +9,26 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from nodes.registration import ModelFacts, NodeFacts
+
 Answer = tuple[int, Any]
+
+MODEL = ModelFacts(name="tiny", fingerprint="f" * 64, num_layers=4, hidden_size=8, context_length=64)
+FACTS = NodeFacts(
+    name="one",
+    model=MODEL,
+    start_layer=0,
+    end_layer=2,
+    relay=True,
+    endpoint=None,
+    memory_bytes=1000,
+    threads=2,
+    dtype="bfloat16",
+)
 
 STANDING = {"status": "approved", "heartbeat_s": 0.2, "ticket_keys": {}, "endpoint_error": None}
 REGISTERED = STANDING | {
+    "registration": "r1",
     "peer_id": "ab" * 16,
     "start_layer": 0,
     "end_layer": 2,

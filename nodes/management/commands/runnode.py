@@ -27,8 +27,8 @@ from nodes.options import (
     UsageError,
     read_options,
 )
-from nodes.registration import TrackerRefused, TrackerUnreachable
 from nodes.state import StateError
+from nodes.tracker import TrackerRefused, TrackerUnreachable
 from relay.headers import DTYPE_BYTES
 
 _MODEL_HELP = (

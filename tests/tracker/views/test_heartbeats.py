@@ -69,11 +69,21 @@ def test_registering_again_changes_nothing_that_the_operator_decided_meanwhile(j
     assert (node.duty, node.breaker_openings) == (Node.Duty.PAUSED, 2)
 
 
-@pytest.mark.parametrize("duty", Node.Duty.values)
+@pytest.mark.parametrize("duty", ["works", "paused"])
 def test_a_node_hears_its_duty(join_token: Token, duty: str) -> None:
     key = key_in(register(join_token[1]))
     Node.objects.update(duty=duty)
     assert beat(key).json()["duty"] == register(key).json()["duty"] == duty
+
+
+def test_a_node_sends_its_sessions_away_only_while_others_could_go_on_with_them(
+    head: Node, make_node: MakeNode, connect: Connect
+) -> None:
+    Node.objects.update(duty=Node.Duty.DRAINING)
+    connect(make_node("tail", 6, 12))
+    assert told(head)["duty"] == "paused"
+    connect(make_node("spare", 0, 6))
+    assert told(head)["duty"] == "draining"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from nodes.api import NodeApi
+from nodes.boundaries import Budget
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.completion import DEFAULT_MAX_TOKENS
@@ -136,6 +137,7 @@ class Node:
                 shard.vocab_size,
                 self._options.max_drafts,
                 TrackerRerouter(options.tracker_url, key, tls),
+                Budget(options.kept_mb * 1_000_000),
             )
         if folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)

@@ -117,6 +117,8 @@ async def _next_chats(
 ) -> AsyncGenerator[Chat | None, None]:
     """The chat at its next head, the last item; None each time that there is none yet. Raises ApiError."""
     logger.warning("session %s: %s failed: %s", chat.short_id, chat.head, failed.error.message)
+    if failed.loss is Loss.SILENT:
+        await in_thread(successors.accuse, chat.head.peer_id, failed.error.message, timezone.now())
     pause_s, longest_s = POLL_S
     while True:
         now = _now()

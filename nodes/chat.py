@@ -8,9 +8,10 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nodes.boundaries import Boundaries, Budget
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
@@ -63,6 +64,7 @@ class Head:
     vocab_size: int
     max_drafts: int = DEFAULT_DRAFTS
     rerouter: Rerouter | None = None  # None: a lost hop is the end of its sessions
+    keeping: Budget = field(default_factory=lambda: Budget(0))  # for activations, of all chats together
 
 
 class Chat:
@@ -174,7 +176,8 @@ class Chat:
         ticket = order.ticket
         session = Session(ticket.session, ticket.epoch, order.ticket_text, ticket.dtype, reserve_tokens, order.deadline)
         hops = [self._new_hop(hop) for hop in order.hops]
-        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops)
+        kept = Boundaries(head.keeping)
+        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops, kept)
 
     def _new_hop(self, hop: Hop) -> DownstreamHop:
         return DownstreamHop(hop, self._head.dialler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,11 +40,22 @@ class Chat:
         return [float(hop[name]) for hop in self.hops]
 
 
-def ask(site: Site, model: str, prompt: str, num_tokens: int, *, is_chat: bool = True, may_end: bool = False) -> Chat:
-    """`num_tokens` of the greedy answer, streamed. `may_end`: fewer when the model has no more to say."""
+def ask(
+    site: Site,
+    model: str,
+    prompt: str,
+    num_tokens: int,
+    *,
+    is_chat: bool = True,
+    may_end: bool = False,
+    watch: Callable[[Chat], None] | None = None,
+    **parameters: Any,
+) -> Chat:
+    """`num_tokens` of the greedy answer, streamed. `may_end`: fewer when the model has no more to say. `watch` is shown
+    the chat whenever tokens have come."""
     body: dict[str, Any] = {"model": model, "temperature": 0, "max_tokens": num_tokens, "stream": True}
     body |= {"messages": [{"role": "user", "content": prompt}]} if is_chat else {"prompt": prompt}
-    body["meshnet"] = {"trace": True}
+    body |= {"meshnet": {"trace": True}, **parameters}
     chat = Chat(started=time.perf_counter())
     with site.post(f"/v1/{'chat/' if is_chat else ''}completions", body, stream=True) as response:
         assert response.status_code == 200, f"{model}: {response.text}"
@@ -54,6 +66,8 @@ def ask(site: Site, model: str, prompt: str, num_tokens: int, *, is_chat: bool =
             chat.times += [time.perf_counter()] * len(trace.get("ids", []))
             chat.prompt_ids = trace.get("prompt_ids", chat.prompt_ids)
             chat.hops = trace.get("hops", chat.hops)
+            if watch and trace.get("ids"):
+                watch(chat)
     assert may_end or len(chat.ids) == num_tokens, f"{model}: {len(chat.ids)} tokens instead of {num_tokens}"
     return chat
 

@@ -1,4 +1,4 @@
-"""What every benchmark shares: its two options, medians with their spread, and the last line as JSON."""
+"""What every benchmark shares: its options, medians with their spread, and the last line as JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from collections.abc import Mapping, Sequence
 
 
 def options(description: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="under a minute, fewer rounds")
-    parser.add_argument("--json", action="store_true", help="the figures as one JSON object on the last line")
-    return parser.parse_args()
+    return parser(description).parse_args()
+
+
+def parser(description: str | None, quick: str = "under a minute, fewer rounds") -> argparse.ArgumentParser:
+    """For benchmarks that take more than the options of all."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--quick", action="store_true", help=quick)
+    made.add_argument("--json", action="store_true", help="the figures as one JSON object on the last line")
+    return made
 
 
 def median(values: Sequence[float]) -> float:

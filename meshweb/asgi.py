@@ -17,7 +17,14 @@ from relay import metrics, review  # noqa: E402
 from relay.background import Chore, WithChores  # noqa: E402
 from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
+from tracker import news, probes, ticking  # noqa: E402
 
 _doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
-_chores = Chore(review.PERIOD_S, review.reviewer.start), Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add)
+_chores = [
+    Chore(review.PERIOD_S, review.reviewer.start),
+    Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add),
+    Chore(news.PERIOD_S, news.giver.start),
+]
+if settings.TICK:
+    _chores += [Chore(ticking.PERIOD_S, ticking.ticker.start), Chore(probes.PERIOD_S, probes.prober.start)]
 application = TrustedProxies(WithChores(InCluster(_doors), *_chores), settings.TRUSTED_PROXIES)

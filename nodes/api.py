@@ -52,7 +52,7 @@ class NodeApi:
     ) -> None:
         self.model_name, self.layers, self._engine, self._book = model_name, layers, engine, book
         self._head, self._node_key, self._max_chats = head, node_key, max_chats
-        self._chats: dict[str, Chat] = {}  # that run, by session
+        self._chats: dict[tuple[str, int], Chat] = {}  # that run, by session and the epoch each began with
         self._num_releasing = 0  # chats that have ended and free their hops, which may take as long as a dead one
         self._idle = threading.Condition()
         self._refusal: str | None = None  # why no chat is taken now
@@ -90,15 +90,15 @@ class NodeApi:
     def close(self, session: str, epoch: int) -> None:
         """All of the session up to this epoch is over here, the tracker says. Whoever has it now frees the hops."""
         with self._idle:
-            chat = self._chats.get(session)
-            if chat and chat.epoch <= epoch:
-                chat.end(CompletionError(409, Code.STALE, "the session goes on at another head"))
+            for chat in self._running(session):
+                if chat.epoch <= epoch:
+                    chat.end(CompletionError(409, Code.STALE, "the session goes on at another head"))
         self._engine.close_session(session, epoch, self._book.end(session, epoch))
 
     def move(self, session: str) -> None:
         """The tracker wants a chat that this node heads to take another route."""
         with self._idle:
-            if chat := self._chats.get(session):
+            for chat in self._running(session):
                 chat.move()
 
     def session_epochs(self) -> dict[str, int]:
@@ -181,20 +181,34 @@ class NodeApi:
             raise WireError(Code.FORBIDDEN, "the ticket's route doesn't cover every layer once, or not with this node")
 
     def _start(self, chat: Chat) -> Future[Answer]:
-        session = chat.order.ticket.session
+        session, epoch = chat.order.ticket.session, chat.order.ticket.epoch
         with self._idle:
             if self._refusal:
                 raise WireError(Code.DRAINING, self._refusal)
-            if session in self._chats:
+            older = self._running(session)
+            if any(one.epoch >= epoch for one in older):
                 raise WireError(Code.FORBIDDEN, "the session is running")
-            if max(len(self._chats), self._num_releasing) >= self._max_chats:
+            for one in older:
+                one.supersede()
+            if max(self._num_current(), self._num_leaving()) >= self._max_chats:
                 raise WireError(Code.BUSY, f"this node heads {self._max_chats} chats, and takes no more")
-            self._chats[session] = chat
+            self._chats[session, epoch] = chat
         threading.Thread(target=self._run, args=(chat,), name=f"chat-{session[:8]}", daemon=True).start()
         return chat.answer
 
+    def _running(self, session: str) -> list[Chat]:
+        """Its chats here: more than one while an older one ends."""
+        return [chat for (running, _), chat in self._chats.items() if running == session]
+
+    def _num_current(self) -> int:
+        return sum(not chat.is_superseded for chat in self._chats.values())
+
+    def _num_leaving(self) -> int:
+        """Threads whose chat goes on elsewhere or has ended; each may wait as long as a dead node lets it."""
+        return self._num_releasing + len(self._chats) - self._num_current()
+
     def _run(self, chat: Chat) -> None:
-        ticket = chat.order.ticket
+        begun, ticket = chat.order.ticket.epoch, chat.order.ticket
         try:
             chat.run()
         finally:
@@ -202,7 +216,7 @@ class NodeApi:
             self._book.close(ticket)
             self._engine.close_session(ticket.session, ticket.epoch, self._book.until(ticket))
             with self._idle:
-                del self._chats[ticket.session]
+                del self._chats[ticket.session, begun]
                 self._num_releasing += 1
         try:
             chat.release()

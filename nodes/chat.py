@@ -8,9 +8,10 @@ import logging
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nodes.boundaries import Boundaries, Budget
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
 from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
@@ -22,6 +23,8 @@ from nodes.generation import Generation
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline, Session, chunk_size
 from nodes.reroute import Rerouter
+from nodes.resume import PARAM as RESUME
+from nodes.resume import Replay, ResumeError, ResumeMismatch
 from nodes.sampling import Sampling
 from nodes.sessions import Busy, Stale
 from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
@@ -30,6 +33,8 @@ from relay import wire
 from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
+
+RESUME_MISMATCH = "resume_mismatch"
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Head:
     vocab_size: int
     max_drafts: int = DEFAULT_DRAFTS
     rerouter: Rerouter | None = None  # None: a lost hop is the end of its sessions
+    keeping: Budget = field(default_factory=lambda: Budget(0))  # for activations, of all chats together
 
 
 class Chat:
@@ -76,12 +82,9 @@ class Chat:
         self._pipeline: Pipeline | None = None
         self._failover: Failover | None = None
         self._writer: Writer | None = None
+        self._replay: Replay | None = None  # of a chat that another head has begun
         self.shall_move = False
         self._is_superseded = False  # a later epoch was seen: the session belongs to another head
-
-    @property
-    def session(self) -> str:
-        return self.order.ticket.session
 
     @property
     def epoch(self) -> int:
@@ -91,6 +94,15 @@ class Chat:
     def end(self, error: CompletionError) -> None:
         """Ends it before its next step, with an error that its user is shown."""
         self._ended_by = error
+
+    def supersede(self) -> None:
+        """Ends it before its next step: its session goes on in a later epoch, whose caches are no longer its own."""
+        self._is_superseded = True
+        self._stream.cancel()
+
+    @property
+    def is_superseded(self) -> bool:
+        return self._is_superseded
 
     def move(self) -> None:
         """The tracker wants its route to leave a node: before the next step another is asked for."""
@@ -109,7 +121,8 @@ class Chat:
         except Exception as error:
             if not self._stream.is_cancelled:  # else whatever it was has come of that
                 self._fail(_shown(error))
-            self._is_superseded = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
+            is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
+            self._is_superseded = self._is_superseded or is_stale
         finally:
             opener.cancel()
 
@@ -125,21 +138,29 @@ class Chat:
     def _generate(self) -> None:
         order, head = self.order, self._head
         request = CompletionRequest.read(order.path, order.body, order.ticket.seed)
-        prompt_ids = _prompt_ids(head.tokenizer, request)
+        prompt_ids = _prompt_ids(head, request)
         max_tokens = _max_tokens(request, len(prompt_ids), order.ticket.max_tokens, head.context_length)
         sampling = _placed(request.sampling, len(prompt_ids), head.vocab_size)
         chunk_tokens = self._chunk_tokens(sampling)
         self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
         self._writer = writer = Writer(request, prompt_ids, head.tokenizer, max_tokens)
         self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop)
-        generation = Generation(self._pipeline, prompt_ids, sampling, chunk_tokens, head.max_drafts, failover=failover)
-        for token in generation.tokens(self._check):
-            event = writer.push(token)
-            if event:
-                self._open()
-                self._stream.send(event, order.deadline)
+        known_ids = [*prompt_ids, *(request.resume.ids if request.resume else ())]
+        if request.resume:
+            self._replay = Replay(order.ticket.epoch, len(known_ids))
+            self._send(writer.resume(request.resume))
+        generation = Generation(self._pipeline, known_ids, sampling, chunk_tokens, head.max_drafts, failover=failover)
+        for token in () if writer.finish_reason else generation.tokens(self._check):
+            if self._replay:
+                self._replay.end(self._pipeline.hop_table())
+            self._send(writer.push(token))
             if writer.finish_reason:
                 return
+
+    def _send(self, event: dict[str, Any] | None) -> None:
+        if event:
+            self._open()
+            self._stream.send(event, self.order.deadline)
 
     def _chunk_tokens(self, sampling: Sampling) -> int:
         order = self.order
@@ -155,7 +176,8 @@ class Chat:
         ticket = order.ticket
         session = Session(ticket.session, ticket.epoch, order.ticket_text, ticket.dtype, reserve_tokens, order.deadline)
         hops = [self._new_hop(hop) for hop in order.hops]
-        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops)
+        kept = Boundaries(head.keeping)
+        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops, kept)
 
     def _new_hop(self, hop: Hop) -> DownstreamHop:
         return DownstreamHop(hop, self._head.dialler)
@@ -164,6 +186,9 @@ class Chat:
         self._stream.check()
         if self._ended_by:
             raise self._ended_by
+        if self.shall_move and self._failover and self._writer:
+            self.shall_move = False
+            self._failover.move(self._writer.usage()["total_tokens"])
 
     def _open(self) -> None:
         with self._opening, contextlib.suppress(InvalidStateError):
@@ -185,7 +210,8 @@ class Chat:
     def _summary(self) -> dict[str, Any]:
         hops = self._pipeline.hop_table() if self._pipeline else []
         usage = {"usage": self._writer.usage()} if self._writer else {}
-        failovers = [one.as_dict() for one in self._failover.switched] if self._failover else []
+        failovers = [self._replay.as_dict()] if self._replay else []
+        failovers += [one.as_dict() for one in self._failover.switched] if self._failover else []
         told = {"failovers": failovers} if failovers else {}
         return {"meshnet": {"done": True, **usage, "hops": hops, **told}}
 
@@ -194,10 +220,13 @@ class Chat:
             self._stream.cancel()
 
 
-def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
+def _prompt_ids(head: Head, request: CompletionRequest) -> list[int]:
     """Raises CompletionError 400."""
-    param = "messages" if request.is_chat else "prompt"
+    param, tokenizer = "messages" if request.is_chat else "prompt", head.tokenizer
     try:
+        if request.resume:
+            request.resume.check_vocabulary(head.vocab_size)
+            return list(request.resume.prompt_ids)
         if request.messages is None:
             return tokenizer.plain_prompt(request.prompt or "")
         return tokenizer.chat_prompt(request.messages)
@@ -205,6 +234,8 @@ def _prompt_ids(tokenizer: Tokenizer, request: CompletionRequest) -> list[int]:
         raise CompletionError(400, "chat_template_missing", str(error), param) from None
     except PromptError as error:
         raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), param) from None
+    except ResumeError as error:
+        raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), RESUME) from None
 
 
 def _placed(sampling: Sampling, num_prompt: int, vocab_size: int) -> Sampling:
@@ -233,6 +264,8 @@ def _shown(error: Exception) -> CompletionError:
     match error:
         case CompletionError():
             return error
+        case ResumeMismatch():
+            return CompletionError(409, RESUME_MISMATCH, str(error))
         case DeadlineOver():
             return CompletionError(504, wire.Code.DEADLINE, str(error))
         case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
+from nodes.resume import PARAM as RESUME
+from nodes.resume import Resume, ResumeError
 from nodes.sampling import MAX_BIAS, Sampling, SamplingError
 from relay.wire import Code
 
@@ -29,27 +31,27 @@ class CompletionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
+    is_chat: bool  # or a plain completion
     messages: list[dict[str, Any]] | None  # of a chat
     prompt: str | None  # of a plain completion
     max_tokens: int | None
     sampling: Sampling
     stops: tuple[str, ...]
-
-    @property
-    def is_chat(self) -> bool:
-        return self.messages is not None
+    resume: Resume | None = None  # stands in for the messages or the prompt, with the ids another head made of them
 
     @classmethod
     def read(cls, path: str, body: bytes, default_seed: int) -> CompletionRequest:
         """Raises CompletionError 400 naming the parameter."""
         fields = _object(body)
-        is_chat = path == "/v1/chat/completions"
+        is_chat, resume = path == "/v1/chat/completions", _resume(fields.get("meshnet"))
         return cls(
-            messages=_messages(fields.get("messages")) if is_chat else None,
-            prompt=None if is_chat else _text(fields.get("prompt"), "prompt"),
+            is_chat=is_chat,
+            messages=_messages(fields.get("messages")) if is_chat and not resume else None,
+            prompt=None if is_chat or resume else _text(fields.get("prompt"), "prompt"),
             max_tokens=_max_tokens(fields.get("max_tokens")),
             sampling=_sampling(fields, default_seed),
             stops=_stops(fields.get("stop")),
+            resume=resume,
         )
 
 
@@ -61,6 +63,14 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise _bad("the body is not a JSON object", None)
     return fields
+
+
+def _resume(value: Any) -> Resume | None:
+    asked = value.get("resume") if isinstance(value, dict) else None
+    try:
+        return None if asked is None else Resume.read(asked)
+    except ResumeError as error:
+        raise _bad(str(error), RESUME) from None
 
 
 def _messages(value: Any) -> list[dict[str, Any]]:

@@ -41,6 +41,14 @@ class Deadline:
         """How long to wait before looking at it again."""
         return min(LOOK_S, self.left_s()) if self.cancelled else self.left_s()
 
+    def pause(self, seconds: float) -> None:
+        """Waits so long, or until it is over."""
+        seconds = min(seconds, self.left_s())
+        if self.cancelled:
+            self.cancelled.wait(seconds)
+        else:
+            time.sleep(seconds)
+
     @property
     def is_cancelled(self) -> bool:
         return self.cancelled is not None and self.cancelled.is_set()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodes.backoff import Backoff
+from nodes.deadline import Cancelled, Deadline
 from nodes.downstream import DownstreamHop, HopFailed, HopRefused
 from nodes.pipeline import Pipeline
 from nodes.reroute import MOVE, Loss, NextRoute, NoAnswer, NotNow, NotOurs, Refused, Rerouter
@@ -64,7 +65,7 @@ class Failover:
     allow: Allow | None = None
     new_hop: Callable[[Hop], DownstreamHop] | None = None
     clock: Callable[[], float] = time.monotonic
-    wait: Callable[[float], object] = time.sleep
+    wait: Callable[[Deadline, float], object] = Deadline.pause
     backoff: Backoff = field(default_factory=lambda: Backoff(LEAST_PAUSE_S, MOST_JITTER_S))
     switched: list[Switched] = field(default_factory=list)
 
@@ -76,7 +77,7 @@ class Failover:
 
     def lost(self, error: HopFailed | HopRefused, position: int) -> None:
         """Changes the route, or waits a moment. Raises `error` where that helps nobody, HopFailed where nobody took
-        over in time, Stale where the session belongs to another head."""
+        over in time, Stale where the session belongs to another head, Cancelled."""
         hop = error.hop
         if self.rerouter is None or hop is None or error.code in _FINAL:
             raise error
@@ -90,15 +91,18 @@ class Failover:
         why = self._reroute(Loss(peer_id, start, end, str(error.code), str(error)), position)
         if why is None:
             return
-        left_s = min(FAILOVER_WAIT_S - (self.clock() - self._lost_at), self.pipeline.session.deadline.left_s())
+        session = self.pipeline.session
+        if session.deadline.is_cancelled:
+            raise Cancelled
+        left_s = min(FAILOVER_WAIT_S - (self.clock() - self._lost_at), session.deadline.left_s())
         pause_s = LEAST_PAUSE_S + self.backoff.next_s()
         if left_s <= pause_s or isinstance(why, Refused):
             raise HopFailed(f"{error}; no other node could take over: {why}", hop) from error
-        self.wait(pause_s)
+        self.wait(session.deadline, pause_s)
 
     def move(self, position: int) -> bool:
         """The tracker wants another route for the session: False where there is none, and it goes on as it was."""
-        if self.rerouter is None or not self.pipeline.hops:
+        if self.rerouter is None or not self.pipeline.hops or self._lost_at is not None:
             return False
         hop = self.pipeline.hops[0].hop
         loss = Loss(hop.peer_id, hop.start_layer, hop.end_layer, MOVE, "a node of the route is being drained")

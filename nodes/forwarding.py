@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from nodes import activations
 from nodes.answers import read_sampled
 from nodes.deadline import Deadline
@@ -55,10 +53,11 @@ class StepInHand:
         mine = (self.token_ids, self.position, self.sampling, self.num_drafts)
         return mine == (other.token_ids, other.position, other.sampling, other.num_drafts)
 
-    def reach(self, boundary: int, hidden: Tensor, dtype: str) -> None:
-        """hidden: [1, tokens, width]"""
-        self.boundary, self.body = boundary, activations.encode(hidden, dtype)
-        self.shape = activations.format_shape(hidden.shape)
+    def arrive(self, boundary: int, body: bytes, dtype: str) -> None:
+        """Activations before that layer are there."""
+        num_tokens = len(self.token_ids)
+        self.boundary, self.body = boundary, body
+        self.shape = activations.format_shape((1, num_tokens, len(body) // num_tokens // names.DTYPE_BYTES[dtype]))
 
     def through(self, hop: DownstreamHop, session: Session, usual_s: float) -> None:
         """Has the hop work it, which isn't the tail. Raises HopRefused, HopFailed."""

@@ -1,8 +1,9 @@
 """The head's loop: the prompt in chunks, then step by step what follows it, with drafts where they pay.
 
-A hop that has lost what it held says how much it still has, and one that was lost itself is replaced (failover.py). The
-token ids from where any hop lacks something are sent again through the whole route: every hop crops its cache to the
-step's position by itself. The same crops drafts that weren't right.
+A hop that has lost what it held says how much it still has, and one that was lost itself is replaced (failover.py).
+What a hop lacks it is given alone from what was kept of it (boundaries.py). Where that isn't enough, the token ids from
+there are sent again through the whole route: every hop crops its cache to the step's position by itself. The same crops
+drafts that weren't right.
 """
 
 from __future__ import annotations
@@ -66,10 +67,19 @@ class Generation:
                 yield from sampled
 
     def _catch_up(self) -> None:
-        start = self._pipeline.catch_up(self._num_cached)
-        if start < self._num_cached:
-            logger.warning("session %s: replaying from position %d", self._pipeline.session.id[:8], start)
-            self._num_cached = start
+        """So that every hop holds the tokens so far; back to where one doesn't and can't be given them alone."""
+        pipeline, position = self._pipeline, self._num_cached
+        held = pipeline.num_held(position)
+        if held == position:
+            return
+        session, before_ms = pipeline.session.id[:8], pipeline.compute_ms
+        pipeline.catch_up(self._ids[:position], self._chunk_tokens)
+        self._num_cached = pipeline.num_held(position)
+        if self._num_cached > held:
+            logger.info("session %s: a hop was given %d tokens from what was kept", session, self._num_cached - held)
+            self._failover.replayed("activations", self._num_cached - held, pipeline.compute_ms - before_ms)
+        if self._num_cached < position:
+            logger.warning("session %s: replaying from position %d", session, self._num_cached)
 
     def _step(self) -> list[Sampled]:
         """The tokens that one step gives; none while the prompt goes in."""

@@ -1,7 +1,7 @@
 """One session's way through the model: each step through this node's layers and every hop after it, numbered here.
 
 The route may change between two steps, and in the middle of one: `switch`. Hops that stay keep what they hold, what has
-been worked of the step in hand stays worked, and `catch_up` says what new hops lack.
+been worked of the step in hand stays worked, and `catch_up` gives new hops what they lack, where that was kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from nodes import activations
+from nodes.boundaries import Boundaries, Budget
 from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
@@ -35,8 +37,10 @@ class Pipeline:
         local: tuple[int, int],
         peer_id: str,
         hops: list[DownstreamHop],
+        kept: Boundaries | None = None,
     ) -> None:
         self.session, self.hops = session, hops
+        self._kept = kept or Boundaries(Budget(0))
         self._engine, self._local, self._peer_id = engine, local, peer_id
         self._num_steps = 0
         self._in_hand: StepInHand | None = None
@@ -62,11 +66,19 @@ class Pipeline:
 
     def run_downstream_pipeline(self, step: StepInHand) -> list[Sampled]:
         """The step from hop to hop, from the boundary on that it has reached; what the tail sampled."""
-        for hop in self.hops[:-1]:
+        sampled: list[Sampled] = []
+        for hop in self.hops:
             if hop.hop.start_layer >= step.boundary:
-                step.through(hop, self.session, self._usual_s(hop))
-        tail = self.hops[-1]
-        sampled, self._drafts_taken = step.to_tail(tail, self.session, self._usual_s(tail))
+                self._kept.keep(step.boundary, step.position, len(step.token_ids), step.body)
+                sampled = self._ask(hop, step)
+        return sampled
+
+    def _ask(self, hop: DownstreamHop, step: StepInHand) -> list[Sampled]:
+        """What it sampled, if it is the tail."""
+        if hop is not self.hops[-1]:
+            step.through(hop, self.session, self._usual_s(hop))
+            return []
+        sampled, self._drafts_taken = step.to_tail(hop, self.session, self._usual_s(hop))
         return sampled
 
     def switch(self, session: Session, local: tuple[int, int], hops: list[DownstreamHop]) -> None:
@@ -77,13 +89,32 @@ class Pipeline:
         if taken[-1:] != self.hops[-1:]:
             self._drafts_taken = 0 if taken else MAX_DRAFTS
         self.session, self._local, self.hops = session, local, taken
+        self._kept.only([hop.hop.start_layer for hop in taken])
 
-    def catch_up(self, position: int) -> int:
-        """From where tokens must go through the whole route, so that every hop holds what is before `position`."""
+    def num_held(self, position: int) -> int:
+        """Of the tokens before `position`, how many every hop holds: from there they must go through the route."""
         return min([position, *(hop.num_held for hop in self.hops)])
+
+    def catch_up(self, token_ids: Sequence[int], chunk_tokens: int) -> None:
+        """Gives each hop what it lacks of these tokens, the session's first, where the activations before it were
+        kept. Raises as `forward` does."""
+        for hop in self.hops:
+            while hop.num_held < len(token_ids) and self._kept.has(hop.hop.start_layer, len(token_ids)):
+                self.session.deadline.check()
+                self._fill(hop, token_ids[hop.num_held : len(token_ids)][:chunk_tokens])
+
+    def _fill(self, hop: DownstreamHop, token_ids: Sequence[int]) -> None:
+        self._num_steps += 1
+        step = StepInHand(self._num_steps, tuple(token_ids), hop.num_held, None)
+        body = self._kept.get(hop.hop.start_layer, step.position, step.end)
+        step.arrive(hop.hop.start_layer, body, self.session.dtype)
+        self._ask(hop, step)
+        if hop is not self.hops[-1] and not self._kept.has(step.boundary, step.end):
+            self._kept.keep(step.boundary, step.position, len(step.token_ids), step.body)
 
     def release(self) -> None:
         """Frees the session on every hop: where it is now, and then where it has been."""
+        self._kept.only(())
         for hop in self.hops:
             hop.release(self.session.id, self.session.headers())
         here = {hop.hop.peer_id for hop in self.hops} | {self._peer_id}
@@ -95,6 +126,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Closes the connections to the hops and leaves what they hold to whoever owns the session now."""
+        self._kept.only(())
         for hop in [*self.hops, *(hop for hop, _ in self._left)]:
             hop.close()
 
@@ -144,7 +176,8 @@ class Pipeline:
         if self.hops:
             if result.hidden is None:
                 raise HopFailed("pipeline error: this node's own layers gave no activations")
-            step.reach(self._local[1], result.hidden, self.session.dtype)
+            body = activations.encode(result.hidden, self.session.dtype)
+            step.arrive(self._local[1], body, self.session.dtype)
         return result
 
     def _work_local(self, step: Step) -> StepResult:
@@ -187,16 +220,6 @@ def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int
     return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
 
 
-def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
-    """Raises TimeoutError when the deadline is over, and what the future does."""
-    while True:
-        try:
-            return future.result(deadline.turn_s())
-        except TimeoutError:
-            if deadline.is_over:
-                raise
-
-
 def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHop:
     """The hop of an earlier route if it can be reached as this one says; else this one, which holds as much."""
     if known is None:
@@ -205,6 +228,16 @@ def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHo
         return known
     hop.num_held, hop.statistics = known.num_held, known.statistics
     return hop
+
+
+def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:
+    """Raises TimeoutError when the deadline is over, and what the future does."""
+    while True:
+        try:
+            return future.result(deadline.turn_s())
+        except TimeoutError:
+            if deadline.is_over:
+                raise
 
 
 def _sampled(result: StepResult) -> list[Sampled]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from nodes.api import NodeApi
+from nodes.boundaries import Budget
 from nodes.bridge import RelayHttpBridge
 from nodes.chat import Head
 from nodes.deadline import Deadline
@@ -155,6 +156,7 @@ class Serving:
             shard.vocab_size,
             options.max_drafts,
             TrackerRerouter(options.tracker_url, key, self._tls),
+            Budget(options.kept_mb * 1_000_000),
         )
 
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 from relay import presence
 from relay.auth import forget
 from tracker import epochs
-from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, Shard
+from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, Shard
 from tracker.models.keys import CredentialRow
 from tracker.words import layers_in_words
 
@@ -44,13 +44,14 @@ class ShardInline(ReadOnly, TabularInline):
 @admin.register(Node)
 class NodeAdmin(ModelAdmin):
     list_display = ("name", "standing", "shard_layers", "model", "reach", "last_seen")
-    list_filter = ("status", "model", "uses_relay")
+    list_filter = ("status", "duty", "model", "uses_relay")
     list_select_related = ("model", "shard")
     search_fields = ("name", "peer_id", "address", "endpoint", "model__name")
-    actions = ("approve", "revoke")
+    actions = ("approve", "pause", "drain", "resume", "reset_breaker", "revoke")
     inlines = (ShardInline,)
     fields = (
-        ("name", "standing"),
+        ("name", "standing", "duty"),
+        ("breaker_until", "breaker_openings", "breaker_reason"),
         ("model", "peer_id", "key_id", "joined_with"),
         ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address"),
         ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer"),
@@ -93,6 +94,27 @@ class NodeAdmin(ModelAdmin):
                 self.message_user(request, error.messages[0], messages.ERROR)
         self._say(request, "Approved", approved, "They may connect to the relay now.")
 
+    @admin.action(description="Pause selected nodes: new sessions go elsewhere, theirs finish")
+    def pause(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        self._give_duty(request, nodes, Node.Duty.PAUSED, "Paused", "New sessions go elsewhere; theirs finish.")
+
+    @admin.action(description="Drain selected nodes: new sessions go elsewhere, theirs move away")
+    def drain(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        then = "New sessions go elsewhere; theirs move to nodes with the same layers, or finish where there are none."
+        self._give_duty(request, nodes, Node.Duty.DRAINING, "Draining", then)
+
+    @admin.action(description="Resume selected nodes: they get sessions again")
+    def resume(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        self._give_duty(request, nodes, Node.Duty.WORKS, "Resumed", "They get sessions again.")
+
+    @admin.action(description="Use selected nodes again that were left out after failures")
+    def reset_breaker(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
+        names = [node.name for node in nodes if node.breaker_openings or node.breaker_until]
+        nodes.update(breaker_until=None, breaker_openings=0, breaker_reason="")
+        self._say(request, "Not left out any more", names, "What failed before is forgotten.")
+        if not names:
+            self.message_user(request, "None of them was left out.", messages.INFO)
+
     @admin.action(description="Revoke the keys of selected nodes")
     def revoke(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
         revoked = []
@@ -111,6 +133,11 @@ class NodeAdmin(ModelAdmin):
         super().delete_queryset(request, nodes)
         for peer_id in peer_ids:
             forget(peer_id)
+
+    def _give_duty(self, request: HttpRequest, nodes: QuerySet[Node], duty: Node.Duty, done: str, then: str) -> None:
+        names = [node.name for node in nodes]
+        nodes.update(duty=duty)  # they hear of it with their next heartbeat
+        self._say(request, done, names, then)
 
     def _say(self, request: HttpRequest, done: str, names: list[str], then: str) -> None:
         if names:
@@ -179,7 +206,7 @@ class LanguageModelAdmin(ModelAdmin):
 
 class SessionHopInline(ReadOnly, TabularInline):
     model = SessionHop
-    fields = ("position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    fields = ("epoch", "position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
     readonly_fields = fields
     can_delete = False
 
@@ -188,14 +215,35 @@ class SessionHopInline(ReadOnly, TabularInline):
         return "" if hop.ms_per_token is None else f"{hop.ms_per_token:.1f}"
 
 
+class FailoverInline(ReadOnly, TabularInline):
+    model = Failover
+    fields = (
+        *("epoch", "kind", "node_name", "layers", "code", "cause", "reported_by", "position", "at"),
+        *("resume_ms", "kept", "replayed_tokens", "replay_compute_ms"),
+    )
+    readonly_fields = fields
+    can_delete = False
+
+    @admin.display(description="layers")
+    def layers(self, failover: Failover) -> str:
+        return layers_in_words(failover.start_layer, failover.end_layer)
+
+
 @admin.register(ChatSession)
 class ChatSessionAdmin(ReadOnly, ModelAdmin):
     list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
-    list_filter = ("state", "model", "started")
+    list_filter = ("state", "failovers__kind", "model", "started")
     list_select_related = ("model", "api_key")
-    search_fields = ("completion_id", "model__name", "api_key__label", "error_code", "hops__node_name")
+    search_fields = (
+        "completion_id",
+        "model__name",
+        "api_key__label",
+        "error_code",
+        "hops__node_name",
+        "failovers__code",
+    )
     exclude = ("session_id",)  # a secret; short_id stands for it
-    inlines = (SessionHopInline,)
+    inlines = (SessionHopInline, FailoverInline)
 
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:

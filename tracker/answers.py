@@ -42,7 +42,7 @@ class Answer:
     includes_usage: bool = False
     has_trace: bool = False
     has_logprobs: bool = False
-    node_names: Mapping[str, str] = field(default_factory=dict)
+    node_names: dict[str, str] = field(default_factory=dict)
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None
@@ -101,6 +101,10 @@ class Answer:
         if self.has_trace:
             fields["meshnet"] = {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
         return fields
+
+    @property
+    def unnamed_peers(self) -> set[str]:
+        return {hop.peer_id for hop in (self.report.hops if self.report else ())} - set(self.node_names)
 
     def hops(self) -> list[dict[str, Any]]:
         return [

@@ -13,10 +13,11 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from relay.auth import Identity
-from tracker import credentials, gate
+from tracker import credentials, gate, registration
 from tracker.errors import ApiError
 from tracker.models import ApiKey, Node
 from tracker.models.keys import find_by_credential
+from tracker.registration import Bearer
 
 USE_REMEMBERED_EACH = timedelta(minutes=1)
 _REASONS = {Node.Status.PENDING: "this node waits for approval", Node.Status.REVOKED: "this node's key was revoked"}
@@ -58,6 +59,27 @@ def authenticate_api_key(request: HttpRequest) -> ApiKey | None:
         return None
     gate.failed(request, text)
     raise ApiError(401, _why_refused(text, is_revoked=key is not None), code="invalid_api_key")
+
+
+def registering(request: HttpRequest) -> Bearer:
+    """Who says something to the node API: a node, or one that wants to be. Raises ApiError 401 or 429."""
+    text = bearer(request)
+    gate.check(request, text)
+    try:
+        who = registration.authenticate(text)
+    except ApiError:
+        gate.failed(request, text)
+        raise
+    gate.passed(text)
+    return who
+
+
+def asking_node(request: HttpRequest) -> Node:
+    """Raises ApiError 401 or 429."""
+    node = registering(request).node
+    if node is None:
+        raise ApiError(401, "Authorization: Bearer must carry this node's key, not a join token", code="unauthorized")
+    return node
 
 
 def bearer(request: HttpRequest) -> str:

@@ -5,39 +5,63 @@ Nothing here runs between the first byte of an answer and the last.
 
 from __future__ import annotations
 
-import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 
-from relay import headers, presence, wire
-from tracker import epochs
+from relay import wire
+from tracker import accusations, epochs, news, orders
 from tracker.answers import Answer, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
-from tracker.heads import HeadCall, by_http, through_relay
-from tracker.models import ApiKey, ChatSession, LanguageModel, Node, SessionHop
+from tracker.events import Report
+from tracker.heads import HeadCall
+from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
+from tracker.words import layers_in_words
 
 DEFAULT_MAX_TOKENS = 1024  # of a chat that names no number
-PATHS = frozenset(SessionHop.Path.values)
+BYTES_PER_TOKEN = 4  # of a prompt, about: only its head knows how many tokens it has
+PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteHead:
+    """Who heads a chat, in words as a message has it."""
+
+    peer_id: str
+    name: str
+    layers: str
+
+    @classmethod
+    def of(cls, hops: Hops) -> RouteHead:
+        node, element = hops[0]
+        return cls(node.peer_id, node.name, layers_in_words(element.start_layer, element.end_layer))
+
+    def __str__(self) -> str:
+        return f"{self.layers} on node {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """All that the proxy needs: whom to ask what, until when, and the answer to fill."""
+    """All that the proxy needs: whom to ask what, until when, and the answer to fill. At its next head it is another
+    Chat with the same answer."""
 
     session_pk: int
     short_id: str  # as logs show the session
+    epoch: int
+    head: RouteHead
     request: wire.Request
     call: HeadCall
     answer: Answer
     deadline_s: float
     started: datetime
+    resume_ms: dict[int, float] = field(default_factory=dict)  # by epoch: from the loss of a head to the next token
 
 
 @dataclass(slots=True)
@@ -53,27 +77,18 @@ class Outcome:
 def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
     """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
     model = find_model(asked.model)
-    hops = epochs.route_of(model, now)
+    deadline_s = _deadline_s(asked.wanted_deadline_s)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
-    body = _head_body(asked, limit, seed)
-    deadline_s = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
+    body = orders.body_of(asked, limit, seed)
+    hops = epochs.route_of(model, now, need_tokens=limit + len(body) // BYTES_PER_TOKEN)
     session = _new_session(asked, form, model, api_key, now)
     session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
-    ticket = epochs.ticket_for(session, hops)
+    request = orders.request_of(session, hops, form.path, body, deadline_s, now)
     with transaction.atomic():
         session.save()
         epochs.write_hops(session, hops)
-    head = hops[0][0]
-    request = wire.Request(
-        request_id=secrets.token_hex(16),
-        method="POST",
-        path=form.path,
-        headers=_head_headers(session, ticket, hops[1:], deadline_s),
-        body=body,
-        sender=wire.TRACKER,
-        deadline_ms=int(deadline_s * 1000),
-    )
+    news.begin(session.pk)
     answer = Answer(
         form=form,
         completion_id=session.completion_id,
@@ -84,11 +99,13 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
         has_logprobs=asked.wanted_logprobs is not None,
         node_names={node.peer_id: node.name for node, _ in hops},
     )
-    return Chat(session.pk, session.short_id, request, _call_of(head), answer, deadline_s, now)
+    head = RouteHead.of(hops)
+    return Chat(session.pk, session.short_id, 0, head, request, orders.call_of(hops[0][0]), answer, deadline_s, now)
 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
     """Writes how it ended."""
+    news.end(chat.session_pk)
     answer = chat.answer
     ChatSession.objects.filter(pk=chat.session_pk).update(
         state=outcome.state,
@@ -102,10 +119,19 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         error_message=outcome.error_message[:2000],
     )
-    for hop in answer.report.hops if answer.report else ():
-        mine = SessionHop.objects.filter(
-            session=chat.session_pk, node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer
-        )
+    if outcome.state == ChatSession.State.DONE:
+        accusations.carried(chat.session_pk)
+    if answer.report:
+        write_report(chat.session_pk, answer.report)
+    for epoch, resume_ms in chat.resume_ms.items():
+        Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+
+
+def write_report(session_pk: int, report: Report) -> None:
+    """What a head says of the hops of the session's route, and of what it has gone on without."""
+    here = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch"))
+    for hop in report.hops:
+        mine = here.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
         mine.update(
             path=hop.path if hop.path in PATHS else "",
             steps=hop.steps,
@@ -113,6 +139,17 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             compute_ms=hop.compute_ms,
             queue_ms=hop.queue_ms,
         )
+    for told in report.failovers:
+        Failover.objects.filter(session=session_pk, epoch=told.epoch).update(
+            kept=told.kept if told.kept in KEPT else "",
+            resume_ms=told.resume_ms,
+            replayed_tokens=told.replayed_tokens,
+            replay_compute_ms=told.replay_compute_ms,
+        )
+
+
+def names_of(peer_ids: Collection[str]) -> dict[str, str]:
+    return dict(Node.objects.filter(peer_id__in=peer_ids).values_list("peer_id", "name"))
 
 
 def find_model(name: str) -> LanguageModel:
@@ -124,34 +161,13 @@ def find_model(name: str) -> LanguageModel:
     return model
 
 
-def _call_of(head: Node) -> HeadCall:
-    is_connected = head.uses_relay and presence.is_present(head.peer_id)
-    return through_relay(head.peer_id) if is_connected else by_http(head.dial_url)
-
-
-def _head_body(asked: ChatRequest | CompletionRequest, limit: int, seed: int) -> bytes:
-    fields: dict[str, Any] = asked.for_head() | {"seed": seed}
-    fields["max_tokens"] = None if asked.wanted_tokens is None else limit
-    body = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
-    if len(body) > wire.MAX_BODY_BYTES:
-        param = "messages" if isinstance(asked, ChatRequest) else "prompt"
-        message = f"{param}: {len(body)} bytes on the way to the model; the limit is {wire.MAX_BODY_BYTES}."
-        raise ApiError(400, message, code="string_above_max_length", param=param)
-    return body
-
-
-def _head_headers(session: ChatSession, ticket: str, downstream: Hops, deadline_s: float) -> dict[str, str]:
-    """Written afresh: of the client's headers none crosses."""
-    route = [epochs.hop_of(node, element, session.started) for node, element in downstream]
-    return {
-        "content-type": "application/json",
-        headers.SESSION: session.session_id,
-        headers.EPOCH: str(session.epoch),
-        headers.TICKET: ticket,
-        headers.ROUTE: headers.encode_route(route),
-        headers.PREFILL_CHUNK: str(session.model.fitting_chunk_tokens),
-        headers.DEADLINE_MS: str(int(deadline_s * 1000)),
-    }
+def _deadline_s(wanted: float | None) -> float:
+    """Raises ApiError 400 where more is asked for than the operator gives."""
+    longest = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
+    if wanted is not None and wanted > longest:
+        param, most = "meshnet.deadline_s", f"at most {longest:g} seconds are given here"
+        raise ApiError(400, f"{param}: is {wanted:g}; {most}.", code="invalid_value", param=param)
+    return longest if wanted is None else wanted
 
 
 def _new_session(

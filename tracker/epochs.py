@@ -7,39 +7,44 @@ is the race, which one wins.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import F
 
-from relay import headers, presence
+from relay import headers
 from tracker import tickets
+from tracker.candidates import Candidates, candidates_of
 from tracker.errors import ApiError
 from tracker.models import ChatSession, LanguageModel, Node, SessionHop
-from tracker.models.sessions import LOST_AFTER
-from tracker.routing import Candidate, NoRoute, RouteElement, find_route
+from tracker.routing import NoRoute, RouteElement, find_route
 
 TICKET_MARGIN = timedelta(seconds=60)  # beyond the deadline, in which hops are still freed under the ticket
 
 Hops = list[tuple[Node, RouteElement]]
 
 
-def route_of(model: LanguageModel, now: datetime, without: Collection[str] = ()) -> Hops:
-    """The nodes to go through and the layers of each, `without` those of these peer ids.
-
-    Raises ApiError 503 naming the layers that are missing."""
-    online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
-    nodes = {node.peer_id: node for node in online.select_related("shard", "model") if node.peer_id not in without}
-    candidates = [
-        Candidate(node.peer_id, node.shard.start_layer, node.shard.end_layer, node.load) for node in nodes.values()
-    ]
+def route_of(model: LanguageModel, now: datetime, without: Collection[str] = (), need_tokens: int = 0) -> Hops:
+    """The nodes to go through and the layers of each, `without` those of these peer ids, for a session of so many
+    tokens. Raises ApiError 503 naming the layers that are missing."""
     if not model.num_layers:
         raise ApiError(503, f"No node has joined for {model.name} yet.", code="no_route")
+    found = candidates_of(model, now)
     try:
-        route = find_route(candidates, model.num_layers, random.SystemRandom())
+        route = find_route(found.but(without), model.num_layers, random.SystemRandom(), need_tokens)
     except NoRoute as error:
-        raise ApiError(503, f"{model.name} can't answer now: {error}.", code="no_route") from None
-    return [(nodes[element.peer_id], element) for element in route]
+        raise no_route(f"{model.name} can't answer now: {error}", found) from None
+    return hops_of(route, found)
+
+
+def no_route(why: str, found: Candidates) -> ApiError:
+    """Names the nodes that are online and left out, too: an operator sees what would help."""
+    left_out = f" ({'; '.join(found.left_out)})" if found.left_out else ""
+    return ApiError(503, f"{why}{left_out}.", code="no_route")
+
+
+def hops_of(route: Iterable[RouteElement], found: Candidates) -> Hops:
+    return [(found.nodes[element.peer_id], element) for element in route]
 
 
 def route_problem(model: LanguageModel, now: datetime) -> str | None:

@@ -2,7 +2,8 @@
 
 : keepalive                                                         each second in which nothing else comes
 data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?}}
-data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}]}}      once, also before an error where possible
+data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}], "failovers"?: [{…}]}}
+                                                                  once, also before an error where possible
 data: {"error": {"code", "message"}}
 data: [DONE]
 """
@@ -20,6 +21,7 @@ from tracker.logprobs import TokenLogprobs
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
 MAX_HOPS = 64
+MAX_FAILOVERS = 1024
 FINISH_REASONS = frozenset({"stop", "length"})
 
 
@@ -58,10 +60,22 @@ class HopReport:
 
 
 @dataclass(frozen=True, slots=True)
+class FailoverReport:
+    """What it took to go on in this epoch."""
+
+    epoch: int
+    kept: str
+    replayed_tokens: int | None
+    resume_ms: float | None
+    replay_compute_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     prompt_tokens: int | None
     completion_tokens: int | None
     hops: tuple[HopReport, ...] = ()
+    failovers: tuple[FailoverReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +146,28 @@ def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
 
 
 def _report(own: dict[str, Any]) -> Report:
-    usage, hops = own.get("usage") or {}, own.get("hops") or []
-    if len(hops) > MAX_HOPS:
-        raise ValueError("too many hops")
+    usage, hops, failovers = own.get("usage") or {}, own.get("hops") or [], own.get("failovers") or []
+    if len(hops) > MAX_HOPS or len(failovers) > MAX_FAILOVERS:
+        raise ValueError("too many hops or failovers")
     prompt, completion = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
     return Report(
         None if prompt is None else _whole(prompt),
         None if completion is None else _whole(completion),
         tuple(_hop(hop) for hop in hops),
+        tuple(_failover(failover) for failover in failovers),
+    )
+
+
+def _failover(failover: dict[str, Any]) -> FailoverReport:
+    tokens, resume_ms, compute_ms = (
+        failover.get(name) for name in ("replayed_tokens", "resume_ms", "replay_compute_ms")
+    )
+    return FailoverReport(
+        _whole(failover["epoch"]),
+        _text(failover.get("kept") or ""),
+        None if tokens is None else _whole(tokens),
+        None if resume_ms is None else _time(resume_ms),
+        None if compute_ms is None else _time(compute_ms),
     )
 
 

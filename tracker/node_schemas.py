@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from django.core.validators import RegexValidator
@@ -11,11 +12,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from relay.headers import DTYPE_BYTES
 from relay.wire import WIRE_VERSIONS
 from tracker.endpoints import EndpointRefused, parse_endpoint
-from tracker.errors import ApiError
+from tracker.errors import ApiError, writable
 from tracker.models.languages import MAX_LAYERS, MODEL_NAME
 from tracker.models.nodes import NODE_NAME
 
 MAX_BIGINT = 2**63 - 1
+MAX_HELD = 256  # sessions that a heartbeat names; of the others it says how many there are
 
 
 def _is_endpoint(text: str) -> str:
@@ -37,6 +39,11 @@ def _ours(versions: list[Any]) -> list[int]:
     return sorted({version for version in versions if type(version) is int} & set(WIRE_VERSIONS))
 
 
+def _cut(max_chars: int) -> Callable[[str], str]:
+    """Words for people, as much of them as a column holds."""
+    return lambda text: writable(text)[:max_chars]
+
+
 def _pattern(validator: RegexValidator) -> str:
     """The same expression for pydantic's engine, whose `$` is Python's `\\Z`."""
     return re.compile(validator.regex).pattern.replace(r"\Z", "$")
@@ -46,6 +53,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_BIGINT)]
 Small = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Milliseconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Word = Annotated[str, Field(max_length=20, pattern=r"^[a-z_-]*$")]
+SessionId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 Line = Annotated[str, Field(pattern=r"^[\x20-\x7e]*$")]
 
 
@@ -62,6 +70,25 @@ class ModelFacts(_Strict):
 
     def facts(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name"})
+
+
+class LostHop(_Strict):
+    """A hop that its head can't go on with, and why."""
+
+    peer_id: Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
+    start_layer: Annotated[int, Field(ge=0, lt=MAX_LAYERS)]
+    end_layer: Annotated[int, Field(ge=1, le=MAX_LAYERS)]
+    code: Annotated[str, AfterValidator(_cut(60))]
+    cause: Annotated[str, AfterValidator(_cut(500))] = ""
+
+
+class Reroute(_Strict):
+    """What the head of a session says when it wants another route for it."""
+
+    epoch: Annotated[int, Field(ge=0, lt=2**31 - 1)]
+    lost: LostHop
+    position: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    failed: Annotated[list[str], Field(max_length=256)] = []
 
 
 class Registration(_Strict):
@@ -92,6 +119,9 @@ class Registration(_Strict):
 
 
 class Heartbeat(_Strict):
+    registration: Annotated[str, Field(max_length=32)] = ""  # in which it numbers its heartbeats
+    number: Count = 0
+    session_epochs: Annotated[dict[SessionId, Count], Field(max_length=MAX_HELD)] = {}  # that it holds caches of
     state: Word | None = None
     done_bytes: Count | None = None  # of its weights, while it fetches them
     total_bytes: Count | None = None
@@ -100,6 +130,10 @@ class Heartbeat(_Strict):
     max_cached_tokens: Count | None = None
     sessions: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     ms_per_layer: Milliseconds | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """What the node's row keeps of it."""
+        return self.model_dump(exclude={"registration", "number", "session_epochs"}, exclude_none=True)
 
 
 Message = TypeVar("Message", bound=_Strict)

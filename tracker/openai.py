@@ -108,6 +108,7 @@ class Extras(_Strict):
     top_k: Annotated[int, BeforeValidator(_whole), Field(ge=0, lt=2**31)] | None = None  # 0: all
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None  # of the most probable token's probability
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None  # over prompt and answer
+    deadline_s: Annotated[float, Field(ge=0.1)] | None = None  # from request to last token; the site has a cap
 
 
 class _Sampled(_Strict):
@@ -137,6 +138,10 @@ class _Sampled(_Strict):
     @property
     def wants_trace(self) -> bool:
         return bool(self.meshnet and self.meshnet.trace)
+
+    @property
+    def wanted_deadline_s(self) -> float | None:
+        return self.meshnet.deadline_s if self.meshnet else None
 
     @property
     def wanted_logprobs(self) -> int | None:

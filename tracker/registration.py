@@ -1,7 +1,8 @@
 """How a node joins, is heard of and leaves. The rules behind /api/nodes/*; views only carry them.
 
 A node comes first with a join token and gets a key of its own, later with that key. Registering again is the same as
-registering once: it brings the row up to date.
+registering once: it brings the row up to date. Heartbeats are numbered within a registration, and leases run by the
+tracker's clock: one that comes late revives nothing.
 """
 
 from __future__ import annotations
@@ -12,14 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import IntegrityError, transaction
 
 from relay import wire
 from relay.auth import forget
-from tracker import credentials, endpoints, tickets
+from tracker import credentials, holdings, proofs, tickets
 from tracker.credentials import Credential, Kind
-from tracker.endpoints import EndpointRefused
 from tracker.errors import ApiError
 from tracker.models import JoinToken, LanguageModel, Node, Shard
 from tracker.models.keys import find_by_credential
@@ -41,7 +40,7 @@ def authenticate(text: str) -> Bearer:
     node = Node.objects.with_key(text)
     if node:
         if node.status == Node.Status.REVOKED:
-            raise ApiError(401, f"the key of node {node.name} was revoked by the operator", code="revoked")
+            raise ApiError(401, _revoked(node), code="revoked")
         return Bearer(node=node)
     token: JoinToken | None = find_by_credential(JoinToken.objects.all(), text)
     if token:
@@ -78,7 +77,7 @@ def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) 
                 node, node_key = _enrol(bearer.token, wanted.name, model, now)
             else:
                 assert bearer.node is not None
-                node = bearer.node
+                node = _again(bearer.node)
             has_other_model = bearer.node is not None and bearer.node.model_id != model.pk
             _update(node, model, wanted, now, address)
     except IntegrityError:
@@ -88,40 +87,21 @@ def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) 
         forget(node.peer_id)  # the relay let it in as a peer of the former one's nodes
     how = "joined" if node_key else "registered"
     logger.info("node %s %s: %s of %s, %s", node.name, how, node.shard, node.model.name, node.status)
-    check_endpoint(node, now)
+    proofs.renew(node, now)
     return _answer(node, now) | ({"node_key": node_key.text} if node_key else {})
 
 
 def heartbeat(node: Node, news: Heartbeat, now: datetime) -> dict[str, Any]:
-    """Renews the lease. Raises ApiError 409 when the node has left: it registers again first."""
-    if not node.heartbeat(now, **news.model_dump(exclude_none=True)):
-        raise ApiError(409, f"node {node.name} has left; it must register again", code="not_registered")
-    check_endpoint(node, now)
-    return _state(node, now)
-
-
-def check_endpoint(node: Node, now: datetime) -> None:
-    """Proves the endpoint again when half of what its last proof is good for is over."""
-    half_lease = timedelta(seconds=node.lease_s / 2)
-    if not node.endpoint or (node.endpoint_proved_until and node.endpoint_proved_until > now + half_lease):
-        return
-    try:
-        node.endpoint_address = _proved_address(node)
-        node.endpoint_proved_until, node.endpoint_error = now + timedelta(seconds=node.lease_s), ""
-    except EndpointRefused as error:  # an earlier proof stays good until its end: one lost answer is no reason
-        if node.endpoint_error != str(error)[:300]:
-            logger.warning("node %s: its endpoint isn't used: %s", node.name, error)
-        node.endpoint_error = str(error)[:300]
-    node.save(update_fields=["endpoint_address", "endpoint_proved_until", "endpoint_error"])
-
-
-def _proved_address(node: Node) -> str:
-    endpoint = endpoints.parse_endpoint(node.endpoint)
-    address = endpoints.resolve(
-        endpoint, allow_private=settings.ALLOW_PRIVATE_ENDPOINTS, registered_from=node.address or ""
-    )
-    endpoints.prove(endpoint, address, node.secret_hash)
-    return address
+    """Renews the lease. Raises ApiError 409 when it is over: the node registers again first."""
+    if not node.heartbeat(now, news.registration, news.number, **news.figures()):
+        message = f"the lease of node {node.name} is over, or this heartbeat is of an earlier one: register again"
+        raise ApiError(409, message, code="not_registered")
+    proofs.renew(node, now)
+    held = news.session_epochs
+    return _state(node, now) | {
+        "closed": holdings.closed(node, held),
+        "move": holdings.moving(node, held, now),
+    }
 
 
 def _model_for(wanted: Registration) -> LanguageModel:
@@ -146,6 +126,18 @@ def _enrol(token: JoinToken, name: str, model: LanguageModel, now: datetime) -> 
     return node, key
 
 
+def _again(known: Node) -> Node:
+    """Its row as it is now, locked: an operator may have revoked or paused it meanwhile. Raises ApiError 401."""
+    node = Node.objects.select_for_update().get(pk=known.pk)
+    if node.status == Node.Status.REVOKED:
+        raise ApiError(401, _revoked(node), code="revoked")
+    return node
+
+
+def _revoked(node: Node) -> str:
+    return f"the key of node {node.name} was revoked by the operator"
+
+
 def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetime, address: str) -> None:
     if node.endpoint != (wanted.endpoint or "") or node.address != (address or None):
         node.endpoint_address, node.endpoint_proved_until, node.endpoint_error = "", None, ""
@@ -157,6 +149,7 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.max_cached_tokens = wanted.max_cached_tokens
     node.is_registered, node.last_seen = True, now
+    node.registration, node.heartbeat_number = secrets.token_hex(16), 0
     node.done_bytes = node.total_bytes = None
     node.lease_until = now + timedelta(seconds=node.lease_s)
     node.save()
@@ -169,6 +162,7 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
 def _answer(node: Node, now: datetime) -> dict[str, Any]:
     model = node.model
     return _state(node, now) | {
+        "registration": node.registration,
         "peer_id": node.peer_id,
         "start_layer": node.shard.start_layer,
         "end_layer": node.shard.end_layer,
@@ -186,6 +180,7 @@ def _answer(node: Node, now: datetime) -> dict[str, Any]:
 def _state(node: Node, now: datetime) -> dict[str, Any]:
     return {
         "status": node.status,
+        "duty": holdings.duty(node, now),
         "now": now.timestamp(),
         "heartbeat_s": node.heartbeat_s,
         "ticket_keys": tickets.public_keys(),

@@ -1,15 +1,18 @@
 """Which nodes a session goes through. Pure: candidates in, a route out, chance handed in.
 
 A route covers every layer once. Shards may overlap: a hop may start inside its node's shard, and always goes on to the
-shard's end, so the route with the fewest hops is found by walking from layer to layer. Among routes of as few hops the
-least loaded nodes win, then chance.
+shard's end or the route's, so the route with the fewest hops is found by walking from layer to layer. Among routes of
+as few hops the least loaded nodes win, then chance.
+
+Not every candidate is as welcome: one without room for the session, or one that failed a moment ago and is tried again,
+is taken only where no route exists without it.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from tracker.words import layers_in_words
 
@@ -22,6 +25,11 @@ class Candidate:
     start_layer: int
     end_layer: int
     load: int = 0
+    room_tokens: int | None = None  # that a new session finds in its caches; None: it hasn't said
+    is_on_trial: bool = False  # it failed a moment ago, and nobody knows yet whether it works again
+
+    def has_room(self, num_tokens: int) -> bool:
+        return self.room_tokens is None or self.room_tokens >= num_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +47,56 @@ class NoRoute(Exception):
         super().__init__(_in_words(self.missing))
 
 
-def find_route(shards: Sequence[Candidate], num_layers: int, rng: random.Random) -> list[RouteElement]:
-    """The hops in order, the head first. Raises NoRoute."""
-    missing = missing_layers(shards, num_layers)
+def find_route(
+    shards: Sequence[Candidate], num_layers: int, rng: random.Random, need_tokens: int = 0
+) -> list[RouteElement]:
+    """The hops in order, the head first, for a session of so many tokens. Raises NoRoute."""
+    return find_span(shards, 0, num_layers, rng, need_tokens)
+
+
+def find_span(
+    shards: Sequence[Candidate], start_layer: int, end_layer: int, rng: random.Random, need_tokens: int = 0
+) -> list[RouteElement]:
+    """Hops for exactly the layers [start_layer, end_layer); none for none. Raises NoRoute."""
+    within = [cut for shard in shards if (cut := _cut(shard, start_layer, end_layer))]
+    missing = missing_layers(within, end_layer, start_layer)
     if missing:
         raise NoRoute(missing)
-    num_hops = _hops_to_the_end(shards, num_layers)
-    route, layer = [], 0
-    while layer < num_layers:
+    enough = next(tier for tier in _tiers(within, need_tokens) if not missing_layers(tier, end_layer, start_layer))
+    return _shortest(enough, start_layer, end_layer, rng)
+
+
+def missing_layers(shards: Sequence[Candidate], end_layer: int, start_layer: int = 0) -> list[tuple[int, int]]:
+    """The half-open ranges of [start_layer, end_layer) that nobody holds, in order."""
+    missing, covered = [], start_layer
+    for shard in sorted(shards, key=lambda shard: shard.start_layer):
+        if covered >= end_layer:
+            break
+        if shard.start_layer > covered:
+            missing.append((covered, min(shard.start_layer, end_layer)))
+        covered = max(covered, shard.end_layer)
+    return [*missing, (covered, end_layer)] if covered < end_layer else missing
+
+
+def _cut(shard: Candidate, start_layer: int, end_layer: int) -> Candidate | None:
+    """What of the shard lies within; None for nothing."""
+    start, end = max(shard.start_layer, start_layer), min(shard.end_layer, end_layer)
+    return replace(shard, start_layer=start, end_layer=end) if start < end else None
+
+
+def _tiers(shards: Sequence[Candidate], need_tokens: int) -> Iterator[Sequence[Candidate]]:
+    """The most welcome first, then more and more of them."""
+    roomy = [shard for shard in shards if shard.has_room(need_tokens)]
+    yield [shard for shard in roomy if not shard.is_on_trial]
+    yield roomy
+    yield shards
+
+
+def _shortest(shards: Sequence[Candidate], start_layer: int, end_layer: int, rng: random.Random) -> list[RouteElement]:
+    """Every layer has a holder."""
+    num_hops = _hops_to_the_end(shards, start_layer, end_layer)
+    route, layer = [], start_layer
+    while layer < end_layer:
         shortest = [shard for shard in _holders(shards, layer) if num_hops[shard.end_layer] == num_hops[layer] - 1]
         chosen = min(shortest, key=lambda shard: (shard.load, rng.random()))
         route.append(RouteElement(chosen.peer_id, layer, chosen.end_layer))
@@ -54,22 +104,10 @@ def find_route(shards: Sequence[Candidate], num_layers: int, rng: random.Random)
     return route
 
 
-def missing_layers(shards: Sequence[Candidate], num_layers: int) -> list[tuple[int, int]]:
-    """The half-open ranges of layers that nobody holds, in order."""
-    missing, covered = [], 0
-    for shard in sorted(shards, key=lambda shard: shard.start_layer):
-        if shard.start_layer > covered:
-            missing.append((covered, min(shard.start_layer, num_layers)))
-        covered = max(covered, shard.end_layer)
-        if covered >= num_layers:
-            return missing
-    return [*missing, (covered, num_layers)]
-
-
-def _hops_to_the_end(shards: Sequence[Candidate], num_layers: int) -> list[int]:
-    """For each layer the fewest hops from it to the last; every layer has a holder."""
-    num_hops = [0] * (num_layers + 1)
-    for layer in reversed(range(num_layers)):
+def _hops_to_the_end(shards: Sequence[Candidate], start_layer: int, end_layer: int) -> dict[int, int]:
+    """For each layer the fewest hops from it to the last."""
+    num_hops = {end_layer: 0}
+    for layer in reversed(range(start_layer, end_layer)):
         num_hops[layer] = 1 + min(num_hops[shard.end_layer] for shard in _holders(shards, layer))
     return num_hops
 

@@ -28,16 +28,19 @@ def standing(
     has_left: bool,
     now: datetime,
     progress: tuple[int, int] | None = None,
+    closed: str | None = None,
 ) -> Standing:
-    """`progress`: (bytes fetched, bytes in all) of a node that is fetching its weights."""
+    """`progress`: (bytes fetched, bytes in all) of a node that is fetching its weights. `closed`: why one gets no
+    new sessions though it is online."""
     if status != "approved":
         return Standing(False, "waits for approval" if status == "pending" else "revoked")
     if lease_until is None or lease_until <= now:
         return Standing(False, _silence(last_seen, has_left, now))
+    but = f", but it {closed}" if closed else ""
     if uses_relay and is_present:
-        return Standing(True, "connected to the relay")
+        return Standing(True, f"connected to the relay{but}")
     if is_endpoint_proved:
-        return Standing(True, f"reached at {endpoint}")
+        return Standing(True, f"reached at {endpoint}{but}")
     if progress:
         done, total = progress
         return Standing(False, f"fetches its weights: {100 * done // total} % of {total / 1e6:,.0f} MB")

@@ -9,16 +9,21 @@ from django.db.models import QuerySet
 
 from relay import presence
 from tracker import epochs
-from tracker.models import ChatSession, LanguageModel, Node, SessionHop
+from tracker.models import ChatSession, Failover, LanguageModel, Node, SessionHop
+from tracker.words import layers_in_words
 
 MAX_LISTED = 50
 
 
 def sessions_with_hops() -> QuerySet[ChatSession]:
-    return ChatSession.objects.select_related("model", "api_key").prefetch_related("hops__node")
+    sessions = ChatSession.objects.select_related("model", "api_key")
+    return sessions.prefetch_related("hops", "failovers__reported_by")
 
 
 def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
+    routes: dict[int, list[dict[str, Any]]] = {session.epoch: []}
+    for hop in session.hops.all():
+        routes.setdefault(hop.epoch, []).append(hop_story(session, hop))
     return {
         "id": session.completion_id,
         "session": session.short_id,
@@ -35,7 +40,9 @@ def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
         "ttft_ms": session.ttft_ms,
         "tokens_per_s": session.tokens_per_s,
         "error": {"code": session.error_code, "message": session.error_message} if session.error_message else None,
-        "hops": [hop_story(session, hop) for hop in session.hops.all()],
+        "hops": routes[session.epoch],
+        "earlier_routes": [{"epoch": epoch, "hops": hops} for epoch, hops in routes.items() if epoch < session.epoch],
+        "failovers": [failover_story(session, failover, routes) for failover in session.failovers.all()],
     }
 
 
@@ -52,6 +59,31 @@ def hop_story(session: ChatSession, hop: SessionHop) -> dict[str, Any]:
         "ms_total": hop.ms_total,
         "compute_ms": hop.compute_ms,
         "queue_ms": hop.queue_ms,
+    }
+
+
+def failover_story(session: ChatSession, failover: Failover, routes: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
+    """`routes`: the hops of the session by epoch."""
+    before, after = routes.get(failover.epoch - 1, []), routes.get(failover.epoch, [])
+    had = {(hop["node"], hop["layers"]) for hop in before}
+    return {
+        "epoch": failover.epoch,
+        "kind": failover.kind,
+        "node": failover.node_name,
+        "start_layer": failover.start_layer,
+        "end_layer": failover.end_layer,
+        "layers": layers_in_words(failover.start_layer, failover.end_layer),
+        "code": failover.code,
+        "cause": failover.cause,
+        "reported_by": failover.reported_by.name if failover.reported_by else None,
+        "instead": [hop["node"] for hop in after if (hop["node"], hop["layers"]) not in had],
+        "at": failover.at,
+        "after_s": max(0.0, (failover.at - session.started).total_seconds()),
+        "position": failover.position,
+        "resume_ms": failover.resume_ms,
+        "kept": failover.kept or None,
+        "replayed_tokens": failover.replayed_tokens,
+        "replay_compute_ms": failover.replay_compute_ms,
     }
 
 

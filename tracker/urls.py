@@ -1,6 +1,6 @@
 from django.urls import path
 
-from tracker.views import chat, metrics, models, nodes, pages
+from tracker.views import chat, metrics, models, nodes, pages, sessions
 
 urlpatterns = [
     path("", pages.session_list, name="session-list"),
@@ -11,6 +11,7 @@ urlpatterns = [
     path("api/nodes/register", nodes.register),
     path("api/nodes/heartbeat", nodes.heartbeat),
     path("api/nodes/unregister", nodes.unregister),
+    path("api/sessions/<str:session_id>/reroute", sessions.reroute),
     path("v1/chat/completions", chat.chat_completions),
     path("v1/completions", chat.completions),
     path("v1/models", models.model_list),

@@ -10,6 +10,10 @@ with FaultProxy(upstream=("127.0.0.1", 8000)) as proxy:
     held.wait(); held.release()              # it is there; it is delivered, after those that overtook it
     proxy.cut("/rpc")                        # open connections are reset
     proxy.heal("/rpc")                       # no fault for this prefix any more
+    proxy.watch(watcher)                     # is shown each message before it passes
+
+Connections of one path are told apart by `whose`: where it finds a name in the request's head, "name" and "name /ws"
+are prefixes of them.
 
 A direction is seen from the client: UP is what the client sends. A connection that lost bytes in a black hole stays
 dead after `heal`, as only a stretch of lost time can be made good.
@@ -27,7 +31,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from tests.lab.messages import Splitter
 
@@ -36,6 +40,7 @@ UP: Direction = "up"
 DOWN: Direction = "down"
 BOTH: Direction = "both"
 Predicate = Callable[[bytes], bool]
+Watcher = Callable[["Link", Direction, bytes], None]  # runs on the proxy's own thread: nothing passes meanwhile
 Result = TypeVar("Result")
 
 FIRST_BYTES_DEADLINE_S = 10.0
@@ -94,8 +99,8 @@ class Hold:
 class _Flow:
     """One direction of one connection: read, looked at, kept for its delay, written."""
 
-    def __init__(self, proxy: FaultProxy, path: str, direction: Direction) -> None:
-        self._proxy, self._path, self._direction = proxy, path, direction
+    def __init__(self, proxy: FaultProxy, link: Link, direction: Direction) -> None:
+        self._proxy, self._link, self._direction = proxy, link, direction
         self._splitter = Splitter()
         self._waiting: deque[tuple[float, bytes]] = deque()  # (when it is due, bytes)
         self._late: list[bytes] = []  # released in the middle of another message
@@ -129,7 +134,7 @@ class _Flow:
             writing.cancel()
 
     def _faults(self) -> list[_Fault]:
-        return self._proxy._faults_of(self._path, self._direction)
+        return self._proxy._faults_of(self._link.path, self._direction)
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
         while sum(len(data) for _, data in self._waiting) > MAX_ON_THE_WAY_BYTES or self._is("pause"):
@@ -144,15 +149,25 @@ class _Flow:
         self.is_lost = self.is_lost or self._is("blackhole")
         if self.is_lost:
             return
-        holds = [fault.hold for fault in self._faults() if fault.hold]
-        for piece in self._splitter.feed(data, whole=bool(holds)):
+        is_looked_at = bool(self._proxy._watchers) or any(fault.hold for fault in self._faults())
+        for piece in self._splitter.feed(data, whole=is_looked_at):
             message = piece.message
+            if message is not None:
+                self._show(message)
+            if self._is("blackhole"):  # by now: a watcher may have made it one
+                self.is_lost = True
+                return
+            holds = [fault.hold for fault in self._faults() if fault.hold]
             if message is None or not any(hold.takes(self, message, piece.data) for hold in holds):
                 self._put(piece.data)
             if piece.ends:
                 late, self._late = self._late, []
                 for held in late:
                     self._put(held)
+
+    def _show(self, message: bytes) -> None:
+        for watcher in self._proxy._watchers:
+            watcher(self._link, self._direction, message)
 
     def _put(self, data: bytes) -> None:
         delay_s = max((fault.delay_s for fault in self._faults()), default=0.0)
@@ -188,7 +203,7 @@ class _Flow:
         self.is_lost = self.is_lost or bool(left)
 
 
-class _Link:
+class Link:
     """One client's connection and the one to the upstream that serves it."""
 
     def __init__(self, path: str, client: asyncio.StreamWriter) -> None:
@@ -209,20 +224,21 @@ class _Link:
 
 
 class FaultProxy:
-    """`upstream_address` may be changed: it holds for connections to come."""
+    """`upstream_address` may be changed: it holds for connections to come. `whose`: of a request's head, or ""."""
 
-    def __init__(self, upstream: tuple[str, int]) -> None:
-        self.upstream_address = upstream
+    def __init__(self, upstream: tuple[str, int], whose: Callable[[bytes], str] | None = None) -> None:
+        self.upstream_address, self._whose = upstream, whose
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.port = int(self._listener.getsockname()[1])
         self._faults: tuple[_Fault, ...] = ()  # replaced, never changed: read by the loop's thread
-        self._links: set[_Link] = set()
+        self._watchers: tuple[Watcher, ...] = ()
+        self._links: set[Link] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self.opened: list[str] = []  # paths of the connections so far
         self.opened_at: list[float] = []  # by time.monotonic()
 
-    def __enter__(self) -> FaultProxy:
+    def __enter__(self) -> Self:
         self._thread.start()
         self._server = self._on_loop(asyncio.start_server(self._serve, sock=self._listener))
         return self
@@ -246,6 +262,10 @@ class FaultProxy:
         hold = Hold(self, predicate)
         self._add(_Fault(prefix, direction, hold=hold))
         return hold
+
+    def watch(self, watcher: Watcher) -> None:
+        """For connections to come. One that is watched holds each message back until its last byte is there."""
+        self._watchers = (*self._watchers, watcher)
 
     def heal(self, prefix: str) -> None:
         """What is held stays held until it is released."""
@@ -284,9 +304,11 @@ class FaultProxy:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await _first_line(reader)
+        first = await _first_bytes(reader, b"\r\n\r\n" if self._whose else b"\n")
         path = first.split(b" ")[1].decode("latin-1") if first.count(b" ") >= 2 else ""
-        link = _Link(path, writer)
+        if self._whose and (name := self._whose(first)):
+            path = f"{name} {path}"
+        link = Link(path, writer)
         self.opened_at.append(time.monotonic())
         self.opened.append(path)
         self._links.add(link)
@@ -299,15 +321,15 @@ class FaultProxy:
             self._links.discard(link)
 
     async def _carry(
-        self, link: _Link, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, link: Link, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if any(fault.how == "refuse" for fault in self._faults_of(link.path, BOTH)):
             return
         from_upstream, to_upstream = await asyncio.wait_for(asyncio.open_connection(*self.upstream_address), 5)
         link.joins(to_upstream)
         flows = [
-            asyncio.create_task(_Flow(self, link.path, UP).carry(reader, to_upstream, first)),
-            asyncio.create_task(_Flow(self, link.path, DOWN).carry(from_upstream, writer)),
+            asyncio.create_task(_Flow(self, link, UP).carry(reader, to_upstream, first)),
+            asyncio.create_task(_Flow(self, link, DOWN).carry(from_upstream, writer)),
         ]
         try:
             await asyncio.wait(flows, return_when=asyncio.FIRST_COMPLETED)
@@ -316,12 +338,12 @@ class FaultProxy:
                 flow.cancel()
 
 
-async def _first_line(client: asyncio.StreamReader) -> bytes:
-    """What the client sends first, up to the end of its request line."""
+async def _first_bytes(client: asyncio.StreamReader, end: bytes) -> bytes:
+    """What the client sends first, up to the end of its request line or of the request's head."""
     data = b""
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(FIRST_BYTES_DEADLINE_S):
-            while b"\n" not in data and len(data) < 8192:
+            while end not in data and len(data) < 8192:
                 piece = await client.read(4096)
                 if not piece:
                     break

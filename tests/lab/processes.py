@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.lab.namespaces import Namespace
 from tests.lab.warm import Fork
 
 _CHANCE = random.SystemRandom()  # no seed that two test processes share
@@ -43,16 +44,25 @@ def environment(**changes: str) -> dict[str, str]:
 
 
 class Process:
-    """One running program. `output` grows while it runs. `warm`: if this interpreter runs it, fork it (see warm.py)."""
+    """One running program. `output` grows while it runs. `warm`: if this interpreter runs it, fork it (see warm.py).
+
+    `namespace`: the network it is in, where that isn't the machine's.
+    """
 
     def __init__(
-        self, arguments: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path = ROOT, *, warm: bool = False
+        self,
+        arguments: Sequence[str],
+        env: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
+        *,
+        warm: bool = False,
+        namespace: Namespace | None = None,
     ) -> None:
         self.arguments = list(arguments)
         self._changed = threading.Condition()
         self._output = ""
         start = _forked if warm and self.arguments[0] == sys.executable else _started
-        self._popen: subprocess.Popen[str] | Fork = start(self.arguments, dict(env or environment()), cwd)
+        self._popen: subprocess.Popen[str] | Fork = start(self.arguments, dict(env or environment()), cwd, namespace)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -114,21 +124,24 @@ class Process:
                 self._changed.notify_all()
 
 
-def _started(arguments: list[str], env: dict[str, str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        arguments,
-        env=env,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        errors="replace",
-    )
+def _started(
+    arguments: list[str], env: dict[str, str], cwd: Path, namespace: Namespace | None
+) -> subprocess.Popen[str]:
+    with namespace.entered() if namespace else contextlib.nullcontext():
+        return subprocess.Popen(
+            arguments,
+            env=env,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+        )
 
 
-def _forked(arguments: list[str], env: dict[str, str], cwd: Path) -> Fork:
-    return Fork(arguments[1], arguments[2:], env, cwd)
+def _forked(arguments: list[str], env: dict[str, str], cwd: Path, namespace: Namespace | None) -> Fork:
+    return Fork(arguments[1], arguments[2:], env, cwd, namespace.path if namespace else "")
 
 
 def manage(

@@ -12,13 +12,20 @@ PACKAGES = {  # program: Debian package
     "nginx": "nginx-light",  # TLS in front of the site, as in a deployment
     "redis-server": "redis-server",  # between several processes of one site
     "postgres": "postgresql",  # the database they share
+    "ip": "iproute2",  # network namespaces, links, addresses
+    "iptables-restore": "iptables",  # routers with NAT
+    "conntrack": "conntrack",  # what such a router remembers
 }
 BESIDE_THE_PATH = ("/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin"))))
 
 
 def missing() -> dict[str, str]:
-    path = os.pathsep.join([os.environ.get("PATH", ""), *BESIDE_THE_PATH])
-    return {program: package for program, package in PACKAGES.items() if shutil.which(program, path=path) is None}
+    return {program: package for program, package in PACKAGES.items() if find(program) is None}
+
+
+def find(program: str) -> str | None:
+    """Where it is. A user's PATH may lack the administrator's programs."""
+    return shutil.which(program, path=os.pathsep.join([os.environ.get("PATH", ""), *BESIDE_THE_PATH]))
 
 
 def install(packages: list[str]) -> int:

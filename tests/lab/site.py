@@ -10,11 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 
 from tests.lab import record, warm
+from tests.lab.namespaces import Namespace
 from tests.lab.processes import Process, environment, free_port, manage, manage_py
 
 
@@ -28,6 +29,7 @@ class Answer:
     usage: dict[str, int]
     hops: list[dict[str, Any]]
     deltas: list[str] = field(default_factory=list)
+    completion_id: str = ""
 
     @property
     def paths(self) -> list[str]:
@@ -48,10 +50,11 @@ class Site:
             DATA_DIR=str(folder / "site"), PUBLIC_URL=self.url, ALLOW_PRIVATE_ENDPOINTS="on", **settings
         )
         self.nodes: list[Process] = []
+        self.places: dict[str, Namespace] = {}  # by a node's name: its network, where that isn't the machine's
         self.process: Process | None = None
         self.api_key = self.join_token = ""
 
-    def __enter__(self) -> Site:
+    def __enter__(self) -> Self:
         if self.python == sys.executable:
             warm.begin()
         self.manage("migrate", "--verbosity", "0")
@@ -93,7 +96,7 @@ class Site:
         arguments = ["runnode", "--tracker", self.url, "--model", str(model), "--layers", layers, "--name", name]
         arguments += ["--state-dir", str(self.folder / "nodes" / name), "--threads", "1", *options]
         env = environment(MESHNET_JOIN_TOKEN=self.join_token, **env)
-        node = Process([*manage_py(python), *arguments], env, warm=True)
+        node = Process([*manage_py(python), *arguments], env, warm=True, namespace=self.places.get(name))
         self.nodes.append(node)
         return node
 
@@ -120,8 +123,17 @@ class Site:
                 self.nodes.remove(node)
 
     def peer_id(self, name: str) -> str:
+        [[peer_id]] = self._sql("SELECT peer_id FROM tracker_node WHERE name = ?", name)
+        return str(peer_id)
+
+    def forgive(self) -> None:
+        """What operators do in the admin: nodes that failed get sessions again at once."""
+        self._sql("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
+
+    def _sql(self, statement: str, *values: Any) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:
-            return str(database.execute("SELECT peer_id FROM tracker_node WHERE name = ?", [name]).fetchone()[0])
+            with database:
+                return database.execute(statement, values).fetchall()
 
     def node_key(self, name: str) -> str:
         return (self.folder / "nodes" / name / "node_key").read_text().strip()
@@ -159,12 +171,19 @@ class Site:
         body = {"model": model, "messages": [{"role": "user", "content": prompt}], **parameters}
         return self.ask("/v1/chat/completions", body)
 
-    def ask(self, path: str, body: dict[str, Any]) -> Answer:
-        body = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, **body}
-        body["meshnet"] = {"trace": True}
-        with self.post(path, body, stream=True) as response:
+    def ask(self, path: str, body: dict[str, Any], *, is_streamed: bool = True) -> Answer:
+        body = {"temperature": 0, **body, "meshnet": {"trace": True, **body.get("meshnet", {})}}
+        if is_streamed:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        with self.post(path, body, stream=is_streamed) as response:
             assert response.status_code == 200, response.text
-            return assemble(events(response))
+            return assemble(events(response)) if is_streamed else whole(response.json())
+
+    def story(self, completion_id: str) -> dict[str, Any]:
+        """What the site tells of a session."""
+        answer = self.get(f"/sessions/{completion_id}.json")
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
 
 def events(response: requests.Response) -> Iterator[dict[str, Any]]:
@@ -177,10 +196,19 @@ def events(response: requests.Response) -> Iterator[dict[str, Any]]:
     raise AssertionError("the stream ended without [DONE]")
 
 
+def whole(body: dict[str, Any]) -> Answer:
+    """An unstreamed answer."""
+    choice, trace = body["choices"][0], body["meshnet"]
+    text = choice["text"] if "text" in choice else choice["message"]["content"]
+    return Answer(text, trace["ids"], choice["finish_reason"], body["usage"], trace["hops"], completion_id=body["id"])
+
+
 def assemble(stream: Iterator[dict[str, Any]]) -> Answer:
     answer = Answer("", [], "", {}, [])
     for event in stream:
         assert "error" not in event, event
+        answer.completion_id = answer.completion_id or event["id"]
+        assert event["id"] == answer.completion_id
         trace = event.get("meshnet", {})
         answer.ids += trace.get("ids", [])
         answer.hops = trace.get("hops", answer.hops)

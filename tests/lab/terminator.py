@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.lab.namespaces import Namespace
 from tests.lab.processes import Process, environment, free_port
 
 # The beginning of an nginx.conf whose every file lies in `folder`; the http block stays open.
@@ -27,7 +28,7 @@ _CONFIGURATION = (
     PREFACE
     + """  map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
   server {{
-    listen 127.0.0.1:{port} ssl;
+    listen {address}:{port} ssl;
     ssl_certificate {folder}/server.pem; ssl_certificate_key {folder}/server.key;
     client_max_body_size 8m;
     location / {{
@@ -44,31 +45,42 @@ _CONFIGURATION = (
 
 
 class Terminator:
-    """`https://127.0.0.1:<port>` before a port of this machine. `ca_file` is what clients must trust."""
+    """`https://<address>:<port>` before a port of the same machine. `ca_file` is what clients must trust."""
 
-    def __init__(self, folder: Path, upstream: int, port: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        upstream: int,
+        port: int | None = None,
+        address: str = "127.0.0.1",
+        namespace: Namespace | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.upstream, self.port = folder, upstream, port or free_port()
+        self.address, self._namespace = address, namespace
         self.ca_file = folder / "ca.pem"
-        self.url = f"https://127.0.0.1:{self.port}"
+        self.url = f"https://{address}:{self.port}"
 
     def __enter__(self) -> Terminator:
-        make_certificates(self.folder)
+        make_certificates(self.folder, self.address)
         configuration = self.folder / "nginx.conf"
-        configuration.write_text(_CONFIGURATION.format(folder=self.folder, port=self.port, upstream=self.upstream))
+        configuration.write_text(
+            _CONFIGURATION.format(folder=self.folder, address=self.address, port=self.port, upstream=self.upstream)
+        )
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
-        self.process = Process([nginx, "-c", str(configuration), "-p", str(self.folder)], environment())
+        arguments = [nginx, "-c", str(configuration), "-p", str(self.folder)]
+        self.process = Process(arguments, environment(), namespace=self._namespace)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.process.stop()
 
 
-def make_certificates(folder: Path) -> None:
-    """ca.pem, and server.pem with server.key for 127.0.0.1 and localhost, signed by it; valid for a day."""
+def make_certificates(folder: Path, address: str = "127.0.0.1") -> None:
+    """ca.pem, and server.pem with server.key for the address and localhost, signed by it; valid for a day."""
     authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority = _certificate("Meshnet test authority", authority_key, authority_key, "Meshnet test authority", ca=True)
-    server = _certificate("127.0.0.1", server_key, authority_key, "Meshnet test authority", ca=False)
+    server = _certificate(address, server_key, authority_key, "Meshnet test authority", ca=False)
     (folder / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     (folder / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
     (folder / "server.key").write_bytes(
@@ -87,7 +99,6 @@ def _certificate(
     ca: bool,
 ) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
-    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=ca,
@@ -113,5 +124,6 @@ def _certificate(
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
     )
     if not ca:
+        names = [x509.IPAddress(ipaddress.ip_address(subject)), x509.DNSName("localhost")]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(signer, hashes.SHA256())

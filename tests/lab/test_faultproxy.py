@@ -242,3 +242,18 @@ def test_the_upstream_may_move(echo: Echo) -> None:
 def test_an_upstream_that_is_not_there_ends_the_connection() -> None:
     with FaultProxy(("127.0.0.1", 1)) as proxy, pytest.raises(requests.ConnectionError):
         requests.get(f"http://127.0.0.1:{proxy.port}/", timeout=5)
+
+
+def test_connections_of_one_path_are_told_apart_by_a_name_in_their_heads() -> None:
+    def whose(head: bytes) -> str:
+        return "ann" if b"Authorization: Bearer a1." in head else ""
+
+    with http_server() as (port, bodies), FaultProxy(("127.0.0.1", port), whose) as proxy:
+        proxy.fail("ann /ws", "refuse")
+        url, ann = f"http://127.0.0.1:{proxy.port}", {"Authorization": "Bearer a1.secret"}
+        assert requests.post(f"{url}/ws", b"others go through", timeout=5).status_code == 200
+        assert requests.post(f"{url}/api", b"and so do other paths", headers=ann, timeout=5).status_code == 200
+        with pytest.raises(requests.ConnectionError):
+            requests.post(f"{url}/ws", b"hers don't", headers=ann, timeout=5)
+    assert bodies == [b"others go through", b"and so do other paths"]
+    assert proxy.opened == ["/ws", "ann /api", "ann /ws"]

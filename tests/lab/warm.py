@@ -23,6 +23,8 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
+from tests.lab import namespaces
+
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.lab.imported"])
 
@@ -35,10 +37,13 @@ def begin() -> None:
 class Fork:
     """The part of subprocess.Popen that Process uses."""
 
-    def __init__(self, script: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path) -> None:
+    def __init__(
+        self, script: str, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, namespace: str = ""
+    ) -> None:
+        """`namespace`: the path of the network namespace it runs in, where that isn't this process's."""
         reader, writer = SERVER.Pipe(duplex=False)
         with reader, writer:
-            given = (writer, script, list(arguments), dict(env), str(cwd))
+            given = (writer, script, list(arguments), dict(env), str(cwd), namespace)
             self._process = SERVER.Process(target=_run, args=given, daemon=True)
             self._process.start()
             self.stdout = os.fdopen(os.dup(reader.fileno()), errors="replace")
@@ -68,8 +73,10 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(output: Connection, script: str, arguments: list[str], env: dict[str, str], cwd: str) -> None:
+def _run(output: Connection, script: str, arguments: list[str], env: dict[str, str], cwd: str, namespace: str) -> None:
     """In the new process: what `python script arguments` does."""
+    if namespace:
+        namespaces.enter(namespace)
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
     output.close()

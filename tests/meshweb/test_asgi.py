@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 import requests
 import websocket
 
+from meshweb import asgi
 from relay import codec, wire
 from tests.lab.site import Site
 from tests.tracker.views.test_nodes import WANTED
+from tracker import news
 
 TOKEN = "a-token-of-the-operator"
 FORWARDED = {"X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "https"}
@@ -96,3 +101,13 @@ def test_the_proxys_word_makes_a_request_secure(site: Site) -> None:
         assert session.post(login, data=form, headers=origin, timeout=10).status_code == 200
         del session.headers["X-Forwarded-Proto"]
         assert session.post(login, data=form, headers=origin, timeout=10).status_code == 403
+
+
+def test_beside_answering_it_ticks_and_gives_news(site: Site) -> None:
+    until = time.monotonic() + 30
+    with closing(sqlite3.connect(site.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:
+        while not database.execute("SELECT holder FROM tracker_lease WHERE name = 'tick'").fetchall():
+            assert time.monotonic() < until, site.log()[-3000:]
+            requests.get(f"{site.local_url}/metrics", timeout=10)  # it begins with the first request
+            time.sleep(0.2)
+    assert news.giver.start in [chore.do for chore in asgi._chores]

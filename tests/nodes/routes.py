@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from nodes import activations
 from nodes.answers import step_answer
+from nodes.boundaries import Boundaries, Budget
 from nodes.deadline import Deadline
 from nodes.downstream import DownstreamHop
 from nodes.engine import Engine
@@ -101,6 +102,7 @@ class Route:
         engines: Sequence[Engine] = (),
         reserve_tokens: int = 99,
         session: str = SESSION,
+        kept_bytes: int = 0,
     ) -> None:
         self.shape = shape = (
             _shape(engines[0].shard) if engines else Layers(0, NUM_LAYERS, NUM_LAYERS, WIDTH, VOCAB, 4096)
@@ -114,7 +116,9 @@ class Route:
             self.new_hop(Hop(peer_id(number), *span, None, "ws://relay")) for number, span in enumerate(spans[1:], 2)
         ]
         allowed = Session(session, 0, "the ticket", dtype, reserve_tokens, Deadline.after(deadline_s))
-        self.pipeline = Pipeline(allowed, cast(Engine, self.engines[0]), spans[0], "head", hops)
+        self.keeping = Budget(kept_bytes)
+        kept = Boundaries(self.keeping)
+        self.pipeline = Pipeline(allowed, cast(Engine, self.engines[0]), spans[0], "head", hops, kept)
         self.tracker = FakeRerouter(session, peer_id(1), dtype)
         self.pauses_s: list[float] = []
         self.while_waiting: Callable[[], object] = lambda: None
@@ -132,7 +136,7 @@ class Route:
         self.failover.rerouter = self.tracker
         return self.ways[peer_id(number)]
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, deadline: Deadline, seconds: float) -> None:
         self.pauses_s.append(seconds)
         self.while_waiting()
 

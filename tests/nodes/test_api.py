@@ -488,8 +488,8 @@ def test_a_chat_that_shall_move_is_told_and_others_arent(mesh: Mesh) -> None:
     mesh.head.api.move("0" * 32)
     chats = mesh.head.api._chats
 
-    assert chats[first.headers[names.SESSION]].shall_move
-    assert not chats[second.headers[names.SESSION]].shall_move
+    assert chats[first.headers[names.SESSION], 0].shall_move
+    assert not chats[second.headers[names.SESSION], 0].shall_move
     mesh.head.engine.may_work.set()
     assert all(isinstance(answer.result(10), Response) for answer in answers)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from typing import Any
@@ -13,9 +14,15 @@ from nodes.sessions import Stale
 from relay import headers as names
 from relay import wire
 from tests.nodes.clocks import Time
-from tests.nodes.routes import PROMPT, Make, Route, peer_id, refusal
+from tests.nodes.routes import PROMPT, SESSION, Make, Route, peer_id, refusal
 
 WHOLE = [71, 72, 73, 74, 75, 76]
+
+
+@pytest.fixture(params=[0, 1_000_000], ids=["tokens", "activations"])
+def route(route: Make, request: pytest.FixtureRequest) -> Make:
+    """What a replacement is filled from changes nothing but the time it takes."""
+    return functools.partial(route, kept_bytes=request.param)
 
 
 def with_spare(route: Make, *cuts: int, **options: Any) -> Route:
@@ -113,7 +120,7 @@ def test_when_nobody_takes_over_in_time_one_error_says_who_was_lost_and_why_nobo
     made.tracker.answers = [NotNow("layers 4–5 have no node online", 0)]
     made.paths[1].dies_at = 4
     made.failover.clock = clock
-    made.failover.wait = lambda seconds: setattr(clock, "now", clock.now + seconds)
+    made.failover.wait = lambda deadline, seconds: setattr(clock, "now", clock.now + seconds)
 
     with pytest.raises(HopFailed) as failed:
         made.generate(PROMPT, 6)
@@ -257,9 +264,70 @@ def test_the_tracker_is_told_at_the_end_what_it_took(route: Make) -> None:
     made.generate(PROMPT, 6)
 
     [told] = [one.as_dict() for one in made.failover.switched]
-    assert (told["epoch"], told["kept"], told["replayed_tokens"]) == (1, "tokens", 8)
+    kept = made.keeping.num_bytes > 0
+    assert (told["epoch"], told["kept"], told["replayed_tokens"]) == (1, "activations" if kept else "tokens", 8)
     assert told["resume_ms"] > 0
-    assert told["replay_compute_ms"] > 0
+    # Two steps of two milliseconds: on the new hop, and with token ids on the head, too; the middle doesn't tell.
+    assert told["replay_compute_ms"] == (4.0 if kept else 8.0)
+
+
+def test_only_the_replacement_works_again_where_activations_were_kept(route: Make) -> None:
+    made = with_spare(route, kept_bytes=1_000_000)
+    made.paths[1].dies_at = 4
+    made.generate(PROMPT, 6)
+
+    assert [int(headers[names.POSITION]) for headers in made.paths[0].asked] == [0, 4, 7, 8, 9, 10, 11]
+    new = made.ways[peer_id(9)].asked
+    assert [int(headers[names.POSITION]) for headers in new] == [0, 4, 8, 9, 10, 11]
+    assert [names.SAMPLING in headers for headers in new] == [False, False, True, True, True, True]
+    assert [headers[names.TOKENS] for headers in new[:2]] == ["10,20,30,40", "50,60,70,71"]
+    assert [headers.get(names.RESERVE) for headers in new] == ["99", *[None] * 5]
+
+
+def test_two_that_take_over_from_one_are_filled_one_after_the_other(route: Make) -> None:
+    made = route(2, 5, kept_bytes=1_000_000)
+    made.add(8)
+    made.add(9)
+    made.ways[peer_id(2)].dies_at = 5
+    made.tracker.answers = [[(8, 2, 3), (9, 3, 5), (3, 5, 6)]]
+
+    assert made.generate(PROMPT, 6) == WHOLE
+    assert [step.position for step in made.engines[0].steps] == [0, 4, 7, 8, 9, 10, 11]
+    assert [step.position for step in made.engines[2].steps] == [0, 4, 7, 8, 9, 10, 11]
+    assert [int(headers[names.POSITION]) for headers in made.ways[peer_id(9)].asked] == [0, 4, 8, 9, 10, 11]
+
+
+def test_a_replacement_that_is_lost_while_it_is_filled_is_replaced_too(route: Make) -> None:
+    made = with_spare(route)
+    made.add(8)
+    made.paths[1].dies_at = 5
+    made.ways[peer_id(9)].dies_at = 1
+    made.tracker.answers = [*made.tracker.answers, [(2, 2, 4), (8, 4, 6)]]
+
+    assert made.generate(PROMPT, 6) == WHOLE
+
+
+def test_what_a_hop_lost_by_itself_it_is_given_alone(route: Make) -> None:
+    made = route(2, 4, kept_bytes=1_000_000)
+    lost: list[int] = []
+
+    def lose_once() -> None:
+        if len(made.engines[2].steps) == 4 and not lost:
+            lost.append(1)
+            made.engines[2].sessions.drop_cache(SESSION)
+
+    assert made.generate(PROMPT, 5, check=lose_once) == WHOLE[:5]
+    assert [step.position for step in made.engines[2].steps] == [0, 4, 7, 8, 0, 4, 8, 9, 10][:9]
+    assert [step.position for step in made.engines[1].steps] == [0, 4, 7, 8, 9, 10]
+    assert made.failover.switched == []
+
+
+def test_nothing_is_kept_when_the_session_is_over(route: Make) -> None:
+    made = with_spare(route)
+    made.generate(PROMPT, 6)
+    made.pipeline.release()
+
+    assert made.keeping.num_bytes == 0
 
 
 def test_a_route_may_be_left_before_anything_is_lost(route: Make) -> None:

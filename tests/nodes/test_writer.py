@@ -43,7 +43,7 @@ class Written:
         has_logprobs: bool = False,
     ) -> None:
         messages = [{"role": "user", "content": "x"}] if is_chat else None
-        request = CompletionRequest(messages, None if is_chat else "x", None, GREEDY, stops)
+        request = CompletionRequest(is_chat, messages, None if is_chat else "x", None, GREEDY, stops)
         self.writer = Writer(request, PROMPT, tokenizer, max_tokens)
         self.events: list[dict[str, Any]] = []
         for token_id in ids:

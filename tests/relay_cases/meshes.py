@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psycopg
-
 from nodes import sources
 from nodes.backoff import Backoff
 from nodes.bridge import RelayHttpBridge
@@ -22,9 +20,9 @@ from nodes.tunnel import Tunnel
 from relay import headers as names
 from relay.wire import PING_S
 from tests.lab.postgres import Postgres
-from tests.lab.processes import Process, free_port, manage_py
+from tests.lab.processes import Process
 from tests.lab.redis import Redis
-from tests.lab.site import Site
+from tests.lab.split import SplitSite
 from tests.nodes.meshes import Signer, TestNode, shared_tls
 from tests.nodes.models import make_tiny_llama
 from tests.relay.credentials import credential
@@ -150,41 +148,6 @@ class RealMesh:
 
     def body(self, num_tokens: int = 3) -> bytes:
         return bytes(2 * num_tokens * self.width)
-
-
-class SplitSite(Site):
-    """Clients at one process, nodes' sockets at another, PostgreSQL and Redis between them; each can be restarted."""
-
-    def __init__(self, folder: Path, database: Postgres, redis: Redis, **settings: str) -> None:
-        self.relay_port, self.database, self.redis = free_port(), database, redis
-        self.relay_url = f"ws://127.0.0.1:{self.relay_port}"
-        own = {"DATABASE_URL": database.url, "REDIS_URL": redis.url, "RELAY_URLS": self.relay_url}
-        super().__init__(folder, **own, **settings)
-        self.env["RELAY_URL"] = f"ws://127.0.0.1:{self.port}"
-        self.relay: Process | None = None
-
-    def start(self) -> None:
-        self.start_relay()
-        super().start()
-
-    def start_relay(self) -> None:
-        arguments = ["serve", "--port", str(self.relay_port)]
-        self.relay = Process([*manage_py(self.python), *arguments], self.env | {"RELAY_URL": self.relay_url})
-        self.relay.wait_for("Listening on")
-
-    def kill_relay(self) -> None:
-        assert self.relay
-        self.relay.kill()
-
-    def __exit__(self, *exc: object) -> None:
-        super().__exit__(*exc)
-        if self.relay and self.relay.is_running:
-            self.relay.stop()
-
-    def peer_id(self, name: str) -> str:
-        with psycopg.connect(self.database.url) as connection:
-            [[peer_id]] = connection.execute("SELECT peer_id FROM tracker_node WHERE name = %s", [name]).fetchall()
-        return str(peer_id)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,8 @@ import websocket
 from tests.lab.ends import eventually
 from tests.lab.faultproxy import FaultProxy
 from tests.lab.site import Site, events
-from tests.relay_cases.meshes import RealMesh, SplitSite, bridges, peer_id_of
+from tests.lab.split import SplitSite
+from tests.relay_cases.meshes import RealMesh, bridges, peer_id_of
 from tests.relay_cases.served import VERSIONS, Deployment, Served, World, echo, two_processes
 
 NUM_NODES = 20

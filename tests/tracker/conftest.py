@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.test import Client
 from django.utils import timezone
+from pytest_django import Settings
 
 from relay.auth import authenticator
 from relay.throttle import Throttle
@@ -31,6 +32,12 @@ def patient_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test pays for the bad credentials of another."""
     monkeypatch.setattr(authenticator, "throttle", Throttle(time.monotonic))
     monkeypatch.setattr(gate, "_known", {})
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_waited_for(settings: Settings) -> None:
+    """A chat that has lost its head ends at once where nobody goes on with it."""
+    settings.FAILOVER_WAIT_S = 0
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import credentials
-from tracker.models import ApiKey, ChatSession, JoinToken, LanguageModel, Node, SessionHop, TicketKey
+from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, TicketKey
 from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
@@ -119,6 +119,40 @@ def test_revoking_says_who_was_revoked(operator: Client, make_node: MakeNode) ->
     assert Node.objects.get().status == Node.Status.REVOKED
 
 
+@pytest.mark.parametrize(
+    ("action", "duty", "said"),
+    [
+        ("pause", "paused", "Paused: node-a. New sessions go elsewhere; theirs finish."),
+        ("drain", "draining", "Draining: node-a. New sessions go elsewhere; theirs move to nodes with the same layers"),
+        ("resume", "works", "Resumed: node-a. They get sessions again."),
+    ],
+)
+def test_a_node_is_given_its_duty(operator: Client, make_node: MakeNode, action: str, duty: str, said: str) -> None:
+    make_node("node-a", duty="paused")
+    assert said in act(operator, Node, action)
+    assert Node.objects.get().duty == duty
+
+
+def test_a_paused_node_is_online_and_says_why_it_gets_nothing(
+    operator: Client, make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    connect(make_node("node-a", duty="paused"))
+    page = operator.get(url(Node)).content.decode()
+    assert "online: connected to the relay, but it is paused by the operator" in page
+
+
+def test_a_node_that_was_left_out_is_used_again_when_the_operator_says_so(
+    operator: Client, make_node: MakeNode
+) -> None:
+    until = timezone.now() + timedelta(minutes=5)
+    make_node("bad", breaker_until=until, breaker_openings=6, breaker_reason="it fell silent")
+    make_node("good")
+    assert "Not left out any more: bad." in act(operator, Node, "reset_breaker")
+    node = Node.objects.get(name="bad")
+    assert (node.breaker_until, node.breaker_openings, node.breaker_reason) == (None, 0, "")
+    assert "None of them was left out." in act(operator, Node, "reset_breaker")
+
+
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("how", ["revoke", "delete_selected"])
 async def test_who_is_revoked_or_deleted_is_disconnected(
@@ -189,6 +223,19 @@ def test_sessions_are_read_only_with_their_hops(operator: Client, rows: None) ->
     assert "01234567" in page
     assert operator.get(url(ChatSession, "add")).status_code == 403
     assert operator.post(url(ChatSession, session.pk, "change"), {}).status_code == 403
+
+
+def test_a_session_shows_what_it_went_on_without(operator: Client, rows: None) -> None:
+    session, node = ChatSession.objects.get(), Node.objects.get()
+    said = {"code": "node_failed", "cause": "no path works", "at": timezone.now(), "resume_ms": 812.4}
+    layers = {"start_layer": 4, "end_layer": 6}
+    Failover.objects.create(session=session, epoch=1, kind="hop", node=node, node_name="node-b", **layers, **said)
+    page = operator.get(url(ChatSession, session.pk, "change")).content.decode()
+    for shown in ("a node after the head was lost", "node-b", "layers 4–5", "node_failed", "no path works", "812.4"):
+        assert shown in page
+    for kind, is_listed in (("hop", True), ("head", False)):
+        listed = operator.get(url(ChatSession) + f"?failovers__kind={kind}").content.decode()
+        assert (session.short_id in listed) is is_listed
 
 
 @pytest.mark.parametrize("model", [Node, JoinToken, ApiKey, LanguageModel, ChatSession])

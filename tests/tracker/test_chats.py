@@ -94,6 +94,22 @@ def test_the_relays_own_limit_bounds_the_deadline(pair: tuple[Node, Node], setti
     assert begin().deadline_s == wire.MAX_DEADLINE_S
 
 
+def test_a_request_may_ask_for_less_time(pair: tuple[Node, Node]) -> None:
+    chat = begin(meshnet={"deadline_s": 2.5})
+    assert (chat.deadline_s, chat.request.deadline_ms, chat.request.headers[headers.DEADLINE_MS]) == (2.5, 2500, "2500")
+    session = ChatSession.objects.get()
+    assert session.deadline - session.started == timedelta(seconds=2.5)
+
+
+def test_a_request_for_more_time_than_the_operator_gives_is_refused(
+    pair: tuple[Node, Node], settings: Settings
+) -> None:
+    settings.REQUEST_DEADLINE_S = 50
+    with pytest.raises(ApiError, match="is 51; at most 50 seconds are given here") as error:
+        begin(meshnet={"deadline_s": 51})
+    assert (error.value.status, error.value.param) == (400, "meshnet.deadline_s")
+
+
 def test_the_body_is_made_regular(pair: tuple[Node, Node]) -> None:
     chat = begin(temperature=0, stop="x", max_completion_tokens=3, user="me", n=1, stream=True)
     assert asked(chat) == {
@@ -203,6 +219,36 @@ def test_the_node_with_fewer_sessions_is_taken(make_node: MakeNode, connect: Con
         begin()
         routes.append(ChatSession.objects.order_by("-pk")[0].hops.get().node_name)
     assert sorted(routes[:3]) == sorted(routes[3:]) == ["a", "b", "c"]
+
+
+def test_a_node_without_room_for_a_session_is_passed_by(make_node: MakeNode, connect: Connect) -> None:
+    before = timezone.now() - timedelta(seconds=1)
+    connect(make_node("full", max_cached_tokens=300, reserved_tokens=200, last_seen=before))
+    connect(make_node("roomy", max_cached_tokens=300, last_seen=before))
+    for _ in range(4):
+        begin(max_tokens=60)
+    routes = [session.hops.get().node_name for session in ChatSession.objects.order_by("pk")]
+    assert sorted(routes) == ["full", "roomy", "roomy", "roomy"]
+
+
+def test_room_that_a_heartbeat_tells_is_told_with_what_was_given_before(make_node: MakeNode) -> None:
+    node = make_node("a", max_cached_tokens=300, reserved_tokens=120, last_seen=timezone.now() + timedelta(seconds=9))
+    [node] = Node.objects.with_load(timezone.now())
+    assert node.room_tokens == 180
+
+
+@pytest.mark.parametrize("duty", [Node.Duty.PAUSED, Node.Duty.DRAINING])
+def test_a_node_off_duty_gets_no_session_and_is_named(make_node: MakeNode, connect: Connect, duty: str) -> None:
+    connect(make_node("idle", duty=duty))
+    with pytest.raises(ApiError, match=rf"layers 0–11 have no node online \(node idle is {duty} by the operator\)"):
+        begin()
+
+
+def test_a_node_that_is_left_out_gets_no_session_and_is_named(make_node: MakeNode, connect: Connect) -> None:
+    until = timezone.now() + timedelta(seconds=9)
+    connect(make_node("bad", breaker_until=until, breaker_openings=1, breaker_reason="it said nothing for 5 s"))
+    with pytest.raises(ApiError, match=f"node bad is left out until {until:%H:%M:%S} UTC: it said nothing for 5 s"):
+        begin()
 
 
 def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Connect) -> None:

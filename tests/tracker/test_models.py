@@ -77,7 +77,7 @@ def test_a_revoked_node_loses_its_lease(make_node: MakeNode) -> None:
     node.revoke()
     node.refresh_from_db()
     assert (node.status, node.lease_until) == (Node.Status.REVOKED, None)
-    assert not node.heartbeat(NOW)
+    assert not node.heartbeat(NOW, "", 1)
 
 
 def test_leases_are_short_where_no_socket_tells_of_a_death(make_node: MakeNode) -> None:

@@ -175,6 +175,8 @@ def test_two_limits_are_one_too_many() -> None:
         ({"meshnet": {"min_p": "0"}}, "meshnet.min_p"),
         ({"meshnet": {"repetition_penalty": 0}}, "meshnet.repetition_penalty"),
         ({"meshnet": {"repetition_penalty": 10.1}}, "meshnet.repetition_penalty"),
+        ({"meshnet": {"deadline_s": 0}}, "meshnet.deadline_s"),
+        ({"meshnet": {"deadline_s": "9"}}, "meshnet.deadline_s"),
     ],
 )
 def test_wrong_values_are_refused_by_name(fields: dict[str, Any], param: str) -> None:

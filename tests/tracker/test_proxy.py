@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.utils import timezone
+from pytest_django import Settings
 
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, FakeHead, done, said, sse
-from tracker import answers, chats, proxy
+from tracker import answers, background, chats, proxy
 from tracker.chats import Chat
 from tracker.errors import ApiError
 from tracker.events import Event, Keepalive
@@ -52,9 +53,9 @@ def row() -> ChatSession:
 
 
 @async_to_sync
-async def stream(chat: Chat, silence_s: float = 5.0) -> list[Any]:
+async def stream(chat: Chat) -> list[Any]:
     """The events a streaming client gets, as JSON, comments and [DONE] as they are."""
-    events = proxy.proxy_chat(chat, silence_s)
+    events = proxy.proxy_chat(chat)
     await anext(events)
     text = b"".join([part async for part in proxy.streamed(chat, events)]).decode()
     return [
@@ -63,8 +64,8 @@ async def stream(chat: Chat, silence_s: float = 5.0) -> list[Any]:
 
 
 @async_to_sync
-async def whole(chat: Chat, silence_s: float = 5.0) -> dict[str, Any]:
-    return await proxy.whole(chat, proxy.proxy_chat(chat, silence_s))
+async def whole(chat: Chat) -> dict[str, Any]:
+    return await proxy.whole(chat, proxy.proxy_chat(chat))
 
 
 def test_a_stream_is_openais_with_nothing_of_the_nodes_in_it(begin: Begin) -> None:
@@ -215,8 +216,8 @@ def test_keepalives_reach_the_client(begin: Begin) -> None:
         (503, {"code": "busy", "message": "no room"}, 503, "busy"),
         (403, {"code": "forbidden", "message": "no such ticket"}, 502, "forbidden"),
         (401, {"code": "unauthorized", "message": "who?"}, 502, "unauthorized"),
-        (404, {"code": "not_found", "message": "no such peer"}, 502, "not_found"),
-        (502, {"code": "peer_gone", "message": "gone"}, 502, "peer_gone"),
+        (404, {"code": "not_found", "message": "no such peer"}, 502, "node_failed"),
+        (502, {"code": "peer_gone", "message": "gone"}, 502, "node_failed"),
         (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "?"),
         (302, None, 502, "bad_gateway"),
         (204, None, 502, "bad_gateway"),
@@ -280,22 +281,26 @@ def test_a_stream_that_breaks_off_is_an_error_and_no_answer(begin: Begin, items:
     assert refused.value.status == 502
 
 
-def test_a_silent_head_ends_the_chat(begin: Begin) -> None:
+def test_a_silent_head_ends_the_chat(begin: Begin, settings: Settings) -> None:
+    settings.HEAD_SILENCE_S = 0.1
     head = FakeHead(sse(said("a", [7])), asyncio.Event())
-    _, error, _ = stream(begin(head), silence_s=0.1)
-    assert error["error"]["code"] == "head_silent"
+    _, error, _ = stream(begin(head))
+    assert error["error"]["code"] == "node_failed"
+    assert "layers 0–5 on node head, is lost: it said nothing for 0.1 s" in error["error"]["message"]
     assert head.is_closed
 
 
-def test_a_head_that_says_nothing_at_all_ends_the_chat(begin: Begin) -> None:
+def test_a_head_that_says_nothing_at_all_ends_the_chat(begin: Begin, settings: Settings) -> None:
+    settings.HEAD_SILENCE_S = 0.1
+
     async def never(request: wire.Request) -> Any:
         await asyncio.Event().wait()
         yield
 
     chat = replace(begin(FakeHead()), call=never)
     with pytest.raises(ApiError) as error:
-        whole(chat, silence_s=0.1)
-    assert (error.value.status, error.value.code) == (504, "head_silent")
+        whole(chat)
+    assert (error.value.status, error.value.code) == (502, "node_failed")
 
 
 def test_the_deadline_ends_a_chat_however_busy_its_head_is(begin: Begin) -> None:
@@ -382,8 +387,8 @@ def test_a_stream_that_nobody_began_to_read_is_recorded_too(begin: Begin) -> Non
         del events, parts
         while not head.is_closed:
             await asyncio.sleep(0)
-        while proxy._last_writes:
-            await asyncio.wait(proxy._last_writes)
+        while background.running:
+            await asyncio.wait(background.running)
 
     drop_it()
     assert row().state == ChatSession.State.CANCELLED

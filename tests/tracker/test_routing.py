@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.routing import Candidate, NoRoute, RouteElement, find_route, missing_layers
+from tracker.routing import Candidate, NoRoute, RouteElement, find_route, find_span, missing_layers
 
 NUM_LAYERS = 12
 
@@ -90,3 +90,45 @@ def test_it_names_the_layers_nobody_serves(candidates: list[Candidate], message:
     with pytest.raises(NoRoute) as refused:
         find_route(candidates, 18, random.Random(1))
     assert str(refused.value) == message
+
+
+def test_a_node_without_room_is_left_out_where_others_have_some() -> None:
+    full, roomy = Candidate("full", 0, 12, 0, room_tokens=99), Candidate("roomy", 0, 12, 5, room_tokens=100)
+    assert find_route([full, roomy], 12, random.Random(1), need_tokens=100)[0].peer_id == "roomy"
+    assert find_route([full, roomy], 12, random.Random(1), need_tokens=99)[0].peer_id == "full"
+    assert find_route([full], 12, random.Random(1), need_tokens=100)[0].peer_id == "full"
+
+
+def test_a_node_that_has_not_told_its_room_has_some() -> None:
+    full, unknown = Candidate("full", 0, 12, 0, room_tokens=0), Candidate("unknown", 0, 12, 5)
+    assert find_route([full, unknown], 12, random.Random(1), need_tokens=1)[0].peer_id == "unknown"
+
+
+def test_more_hops_with_room_are_better_than_fewer_without() -> None:
+    halves = [Candidate("a", 0, 6, 0, 100), Candidate("b", 6, 12, 0, 100)]
+    route = find_route([Candidate("full", 0, 12, 0, 0), *halves], 12, random.Random(1), need_tokens=100)
+    assert [hop.peer_id for hop in route] == ["a", "b"]
+
+
+def test_a_node_on_trial_is_the_last_choice_but_for_one_without_room() -> None:
+    trial, other = Candidate("trial", 0, 12, is_on_trial=True), Candidate("other", 0, 12, 9, room_tokens=10)
+    assert find_route([trial, other], 12, random.Random(1), need_tokens=10)[0].peer_id == "other"
+    assert find_route([trial, other], 12, random.Random(1), need_tokens=11)[0].peer_id == "trial"
+
+
+@given(shards(), st.integers(0, NUM_LAYERS), st.integers(0, NUM_LAYERS), st.integers())
+def test_a_span_covers_exactly_its_layers_or_the_missing_ones_are_named(
+    candidates: list[Candidate], one: int, other: int, seed: int
+) -> None:
+    start, end = sorted((one, other))
+    missing = set(range(start, end)) - covered(candidates)
+    if missing:
+        with pytest.raises(NoRoute) as refused:
+            find_span(candidates, start, end, random.Random(seed))
+        assert {layer for first, last in refused.value.missing for layer in range(first, last)} == missing
+        return
+    span = find_span(candidates, start, end, random.Random(seed))
+    assert [layer for hop in span for layer in range(hop.start_layer, hop.end_layer)] == list(range(start, end))
+    shard_of = {shard.peer_id: shard for shard in candidates}
+    assert all(shard_of[hop.peer_id].end_layer >= hop.end_layer for hop in span)
+    assert len({hop.peer_id for hop in span}) == len(span)

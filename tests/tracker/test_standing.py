@@ -38,6 +38,8 @@ WELL: dict[str, Any] = {
             "offline: fetches its weights: 45 % of 1,000 MB",
         ),
         ({"progress": (1, 2)}, "online: connected to the relay"),
+        ({"closed": "is paused"}, "online: connected to the relay, but it is paused"),
+        ({"status": "pending", "closed": "is paused"}, "offline: waits for approval"),
         ({"is_present": False, "is_endpoint_proved": True, "endpoint": "http://x:1"}, "online: reached at http://x:1"),
         (
             {"uses_relay": False, "endpoint": "http://x:1"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from django.db import models
+from django.db.models import Q
 
 
 class Lease(models.Model):
@@ -14,3 +17,12 @@ class Lease(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def take(cls, name: str, holder: str, now: datetime, lasts: timedelta) -> bool:
+        """Takes or renews it; False while another has it. One UPDATE decides."""
+        free = Q(holder=holder) | Q(until__lte=now)
+        if cls.objects.filter(free, name=name).update(holder=holder, until=now + lasts):
+            return True
+        _, is_new = cls.objects.get_or_create(name=name, defaults={"holder": holder, "until": now + lasts})
+        return is_new

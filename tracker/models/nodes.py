@@ -10,9 +10,10 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models, transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
+from tracker.breaker import Breaker, State
 from tracker.endpoints import parse_endpoint
 from tracker.models.keys import find_by_credential
 from tracker.models.languages import LanguageModel
@@ -41,10 +42,13 @@ class NodeQuerySet(models.QuerySet["Node"]):
         )
 
     def with_load(self, since: datetime) -> Self:
-        """Each with `load`: the sessions that run through it now, but those that were lost: without news since."""
+        """Each with what runs through it now, but for sessions that were lost, which have had no news since: `load`,
+        how many, and `given_tokens`, the answers' of those that began after it was last heard of."""
         running = Q(session_hops__session__state="running", session_hops__session__last_news__gt=since)
         now = running & Q(session_hops__epoch=F("session_hops__session__epoch"))
-        return self.annotate(load=Count("session_hops", filter=now))
+        new = now & Q(session_hops__session__started__gt=F("last_seen"))
+        given = Sum("session_hops__session__max_tokens", filter=new, default=0)
+        return self.annotate(load=Count("session_hops", filter=now), given_tokens=given)
 
 
 class Node(models.Model):
@@ -58,7 +62,8 @@ class Node(models.Model):
         PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
-    load: int  # of rows from with_load()
+    load: int = 0  # of rows from with_load()
+    given_tokens: int
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
     peer_id = models.CharField(max_length=32, unique=True, editable=False, help_text="Its address on the relay.")
@@ -162,10 +167,13 @@ class Node(models.Model):
         """The endpoint by the address that was checked: a name could lead elsewhere by now."""
         return parse_endpoint(self.endpoint).at(self.endpoint_address)
 
-    def heartbeat(self, now: datetime, **news: Any) -> bool:
-        """Renews the lease; False when the node has left in the meantime: a late heartbeat revives nothing."""
-        news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s)}
-        renewed = Node.objects.filter(pk=self.pk, is_registered=True).exclude(status=Node.Status.REVOKED).update(**news)
+    def heartbeat(self, now: datetime, registration: str, number: int, **news: Any) -> bool:
+        """Renews the lease. One that comes late revives nothing: False when it is of another registration, was numbered
+        before one that has come, when the lease is over or the node has left."""
+        news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s), "heartbeat_number": number}
+        mine = Node.objects.filter(pk=self.pk, registration=registration, heartbeat_number__lt=number)
+        alive = mine.filter(is_registered=True, lease_until__gt=now).exclude(status=Node.Status.REVOKED)
+        renewed = alive.update(**news)
         for name, value in news.items():
             setattr(self, name, value)
         return renewed == 1
@@ -191,6 +199,28 @@ class Node(models.Model):
         self.save(update_fields=["status", "lease_until"])
 
     @property
+    def breaker(self) -> Breaker:
+        return Breaker(self.breaker_until, self.breaker_openings, self.breaker_reason)
+
+    @property
+    def room_tokens(self) -> int | None:
+        """That a new session finds in its caches, of rows from with_load(); None: it hasn't said."""
+        if self.max_cached_tokens is None:
+            return None
+        return self.max_cached_tokens - self.reserved_tokens - self.given_tokens
+
+    def closed_to_sessions(self, now: datetime) -> str | None:
+        """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
+        with_load()."""
+        if self.duty != Node.Duty.WORKS:
+            return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
+        if self.breaker.state(now) == State.OPEN:
+            return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
+        if self.breaker.state(now) == State.HALF_OPEN and self.load:
+            return f"is being tried by one session after it failed: {self.breaker_reason}"
+        return None
+
+    @property
     def progress(self) -> tuple[int, int] | None:
         """(bytes fetched, bytes in all) while it fetches its weights and has said how far it is."""
         if self.state != "loading" or self.done_bytes is None or not self.total_bytes:
@@ -213,6 +243,7 @@ class Node(models.Model):
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
             progress=self.progress,
+            closed=self.closed_to_sessions(now),
             now=now,
         )
 

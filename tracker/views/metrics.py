@@ -9,7 +9,7 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from relay import prometheus
-from tracker import gate
+from tracker import figures, gate
 from tracker.auth import bearer
 from tracker.checks import is_loopback
 from tracker.errors import ApiError
@@ -23,7 +23,7 @@ async def metrics(request: HttpRequest) -> HttpResponse:
         _admit(request)
     except ApiError as error:
         return node_error(error)
-    return HttpResponse(prometheus.exposed(), content_type=prometheus.CONTENT_TYPE)
+    return HttpResponse(prometheus.exposed() + figures.exposed(), content_type=prometheus.CONTENT_TYPE)
 
 
 def _admit(request: HttpRequest) -> None:

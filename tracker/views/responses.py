@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from django.http import HttpRequest, JsonResponse
 
 from tracker.errors import ApiError
@@ -13,6 +16,17 @@ def read_body(request: HttpRequest, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise ApiError(413, f"The body of your request is over {max_bytes} bytes.", code="too_large")
     return body
+
+
+def read_object(request: HttpRequest, max_bytes: int) -> dict[str, Any]:
+    """What a node says: a JSON object. Raises ApiError 400 or 413."""
+    try:
+        fields = json.loads(read_body(request, max_bytes))
+    except (ValueError, RecursionError):
+        raise ApiError(400, "the body is not JSON", code="bad_request") from None
+    if not isinstance(fields, dict):
+        raise ApiError(400, "the body is not a JSON object", code="bad_request")
+    return fields
 
 
 def require_method(request: HttpRequest, method: str) -> None:

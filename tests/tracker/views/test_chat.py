@@ -247,7 +247,7 @@ def test_a_head_that_listens_no_more_is_an_error(listening: Callable[[str], Node
         listening(url)
     status, body = post(api_key)
     assert status == 502
-    assert json.loads(body)["error"]["code"] == "peer_gone"
+    assert json.loads(body)["error"]["code"] == "node_failed"
 
 
 def test_a_redirect_of_a_head_is_not_followed(listening: Callable[[str], Node], api_key: Credential) -> None:

@@ -21,6 +21,7 @@ def test_on_ones_own_machine_it_is_open(settings: Settings, url: str) -> None:
     status, text = get(settings, url, "", None)
     assert status == 200
     assert "meshnet_relay_peers" in text
+    assert "meshnet_breaker_openings_total" in text
 
 
 def test_elsewhere_it_says_what_to_set(settings: Settings) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +47,13 @@ def post(path: str, credential: Credential | None, body: Any) -> Any:
     sent = {"Authorization": f"Bearer {credential.text}"} if credential else {}
     data = body if isinstance(body, (bytes, str)) else json.dumps(body)
     return Client().post(f"/api/nodes/{path}", data, content_type="application/json", headers=sent)
+
+
+def beat(key: Credential, news: Mapping[str, Any] | None = None, number: int | None = None) -> Any:
+    """The next heartbeat of the node's registration, or the one of that number."""
+    node = Node.objects.get(key_id=key.key_id)
+    numbered = {"registration": node.registration, "number": number or node.heartbeat_number + 1}
+    return post("heartbeat", key, numbered | dict(news or {}))
 
 
 def register(credential: Credential | None, **fields: Any) -> Any:
@@ -169,7 +176,7 @@ def test_an_address_that_brings_many_bad_keys_is_slowed_and_good_nodes_behind_it
     refused = post("heartbeat", credentials.mint(Kind.NODE), {})
     assert error_of(refused)[:2] == (429, "rate_limited")
     assert refused["Retry-After"] == "3"
-    assert post("heartbeat", key, {}).status_code == 200
+    assert beat(key).status_code == 200
 
 
 def test_an_api_key_enrols_nobody_and_is_told_apart(api_key: Credential) -> None:
@@ -300,16 +307,16 @@ def test_a_node_that_needs_approval_waits_and_is_told_when_it_comes(join_token: 
     key = key_in(response)
     assert response.json()["status"] == "pending"
     assert LanguageModel.objects.get().fingerprint == ""
-    assert post("heartbeat", key, {}).json()["status"] == "pending"
+    assert beat(key).json()["status"] == "pending"
     Node.objects.get().approve()
-    assert post("heartbeat", key, {}).json()["status"] == "approved"
+    assert beat(key).json()["status"] == "approved"
     assert LanguageModel.objects.get().fingerprint == FINGERPRINT
 
 
 def test_a_heartbeat_renews_the_lease_and_keeps_the_news(join_token: Token, ticket_key: SigningKey) -> None:
     key = key_in(register(join_token[1]))
-    Node.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-    answer = post("heartbeat", key, {"state": "ready", "cached_tokens": 7, "sessions": 2, "extra": 1}).json()
+    Node.objects.update(lease_until=timezone.now() + timedelta(seconds=2))
+    answer = beat(key, {"state": "ready", "cached_tokens": 7, "sessions": 2, "extra": 1}).json()
     node = Node.objects.get()
     assert node.lease_until is not None
     assert 18 < (node.lease_until - timezone.now()).total_seconds() <= 20
@@ -322,7 +329,7 @@ def test_a_heartbeat_renews_the_lease_and_keeps_the_news(join_token: Token, tick
 def test_how_full_and_how_fast_a_node_is_can_be_read(join_token: Token, admin_client: Client) -> None:
     key = key_in(register(join_token[1], version="0.1.0", max_cached_tokens=1000))
     told = {"sessions": 2, "cached_tokens": 7, "reserved_tokens": 90, "max_cached_tokens": 800, "ms_per_layer": 0.25}
-    post("heartbeat", key, {**told, "batch": 1.5})
+    beat(key, {**told, "batch": 1.5})
     [model] = admin_client.get("/sessions.json").json()["models"]
     [node] = model["nodes"]
     assert {name: node[name] for name in told} == told
@@ -342,14 +349,14 @@ def test_how_a_node_keeps_its_weights_is_shown(join_token: Token, admin_client: 
 
 def test_a_node_that_fetches_its_weights_says_how_far_it_is(join_token: Token, admin_client: Client) -> None:
     key = key_in(register(join_token[1]))
-    post("heartbeat", key, {"state": "loading", "done_bytes": 3_000_000, "total_bytes": 4_000_000})
+    beat(key, {"state": "loading", "done_bytes": 3_000_000, "total_bytes": 4_000_000})
     (model,) = admin_client.get("/sessions.json").json()["models"]
     (node,) = model["nodes"]
     assert (node["state"], node["done_bytes"], node["total_bytes"]) == ("loading", 3_000_000, 4_000_000)
     assert node["reason"] == "fetches its weights: 75 % of 4 MB"
-    post("heartbeat", key, {"state": "serving"})
+    beat(key, {"state": "serving"})
     assert Node.objects.get().progress is None
-    post("heartbeat", key, {"state": "loading"})
+    beat(key, {"state": "loading"})
     register(key)  # started again: what it said before is of yesterday
     assert Node.objects.get().progress is None
 
@@ -363,7 +370,7 @@ def test_a_node_that_fetches_its_weights_says_how_far_it_is(join_token: Token, a
 )
 def test_wrong_news_is_refused(join_token: Token, news: dict[str, Any]) -> None:
     key = key_in(register(join_token[1]))
-    status, _, message = error_of(post("heartbeat", key, news))
+    status, _, message = error_of(beat(key, news))
     assert status == 400
     assert next(iter(news)) in message
 
@@ -375,12 +382,12 @@ def test_a_join_token_has_no_heart(join_token: Token) -> None:
 def test_who_leaves_is_offline_at_once_and_a_late_heartbeat_changes_nothing(join_token: Token) -> None:
     key = key_in(register(join_token[1]))
     assert post("unregister", key, {}).status_code == 200
-    assert error_of(post("heartbeat", key, {}))[:2] == (409, "not_registered")
+    assert error_of(beat(key))[:2] == (409, "not_registered")
     node = Node.objects.get()
     assert node.lease_until is not None
     assert node.lease_until <= timezone.now()
     assert register(key).status_code == 200
-    assert post("heartbeat", key, {}).status_code == 200
+    assert beat(key).status_code == 200
 
 
 class Listening:
@@ -409,13 +416,13 @@ def test_an_endpoint_is_used_once_it_has_proved_the_key(join_token: Token, setti
         assert (answer["relay_url"], answer["relay_addr"], answer["heartbeat_s"]) == (None, None, 1.5)
         assert online() == []
         server.secret_hash = hash_secret(key.secret)
-        assert post("heartbeat", key, {}).json()["endpoint_error"] is None
+        assert beat(key).json()["endpoint_error"] is None
         assert online() == ["node-1"]
         num_asked = server.num_asked
-        post("heartbeat", key, {})
+        beat(key)
         assert server.num_asked == num_asked, "a fresh proof is not asked for again"
         Node.objects.update(endpoint_proved_until=timezone.now() + timedelta(seconds=2))
-        post("heartbeat", key, {})
+        beat(key)
         assert server.num_asked == num_asked + 1
     assert Node.objects.get().dial_url == url
 
@@ -430,9 +437,9 @@ def test_an_endpoint_whose_server_is_gone_is_offline_when_its_proof_ends(join_to
     with http_server(server) as url:
         key = key_in(register(join_token[1], relay=False, endpoint=url))
         server.secret_hash = hash_secret(key.secret)
-        post("heartbeat", key, {})
+        beat(key)
     Node.objects.update(endpoint_proved_until=timezone.now() - timedelta(seconds=1))
-    assert "doesn't answer" in post("heartbeat", key, {}).json()["endpoint_error"]
+    assert "doesn't answer" in beat(key).json()["endpoint_error"]
     assert online() == []
 
 
@@ -442,7 +449,7 @@ def test_another_endpoint_has_to_prove_itself_anew(join_token: Token, settings: 
     with http_server(server) as url, http_server(lambda handler: send(handler, 200, b"{}")) as another:
         key = key_in(register(join_token[1], relay=False, endpoint=url))
         server.secret_hash = hash_secret(key.secret)
-        post("heartbeat", key, {})
+        beat(key)
         assert online() == ["node-1"]
         register(key, relay=False, endpoint=another)
         assert online() == []
@@ -470,7 +477,7 @@ def test_a_node_of_the_same_machine_may_listen_on_loopback(join_token: Token, se
 def test_a_node_that_only_uses_the_relay_is_never_dialled(join_token: Token, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.create_connection", lambda *args, **kwargs: pytest.fail("dialled"))
     key = key_in(register(join_token[1]))
-    assert post("heartbeat", key, {}).json()["endpoint_error"] is None
+    assert beat(key).json()["endpoint_error"] is None
 
 
 def test_online_is_approved_and_alive_and_reachable(make_node: MakeNode, connect: Callable[[Node], None]) -> None:

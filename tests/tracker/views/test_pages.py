@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from tests.tracker.conftest import MakeNode
 from tracker.credentials import Credential
-from tracker.models import ApiKey, ChatSession, LanguageModel, Node, SessionHop
+from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 
 pytestmark = pytest.mark.django_db
 
@@ -132,6 +132,84 @@ def test_names_are_escaped(operator: Client, session: ChatSession) -> None:
         page = operator.get(path).content.decode()
         assert "<script>alert" not in page
         assert "<b>" not in page
+
+
+@pytest.fixture
+def survivor(session: ChatSession, make_node: MakeNode) -> ChatSession:
+    """The session, once it has gone on without its last node."""
+    lost = Node.objects.get(name="node-b")
+    ChatSession.objects.update(epoch=1)
+    layers = {"start_layer": 6, "end_layer": 12}
+    for position, name, start, end in [(0, "node-a", 0, 6), (1, "node-c", 6, 12)]:
+        hop = {"position": position, "node_name": name, "start_layer": start, "end_layer": end}
+        SessionHop.objects.create(session=session, epoch=1, **hop)
+    Failover.objects.create(
+        session=session,
+        epoch=1,
+        kind=Failover.Kind.HOP,
+        node=lost,
+        node_name="node-b",
+        reported_by=Node.objects.get(name="node-a"),
+        code="node_failed",
+        cause="<b>no path works",
+        position=17,
+        at=session.started + timedelta(seconds=2),
+        resume_ms=812.4,
+        kept=Failover.Kept.ACTIVATIONS,
+        replayed_tokens=16,
+        replay_compute_ms=31.6,
+        **layers,
+    )
+    return session
+
+
+def test_a_session_tells_what_it_went_on_without(operator: Client, survivor: ChatSession) -> None:
+    page = operator.get("/sessions/chatcmpl-abc").content.decode()
+    for shown in (
+        "node-b, layers 6–11",
+        "node_failed: &lt;b&gt;no path works",
+        "said by node-a, at token 17",
+        "<td>node-c</td>",
+        "812 ms",
+        "16 tokens from kept activations, 32 ms of computing",
+    ):
+        assert shown in page
+    page = operator.get("/").content.decode()
+    assert "node-a → node-c <small>after 1 failover</small>" in page
+
+
+def test_a_head_that_the_site_lost_is_told_as_such(operator: Client, survivor: ChatSession) -> None:
+    Failover.objects.update(kind=Failover.Kind.HEAD, reported_by=None, kept="", position=None)
+    page = operator.get("/sessions/chatcmpl-abc").content.decode()
+    assert "layers 6–11 (head)" in page
+    assert "seen by the site</small>" in page
+
+
+def test_json_tells_what_a_session_went_on_without(operator: Client, survivor: ChatSession) -> None:
+    story = operator.get("/sessions/chatcmpl-abc.json").json()
+    assert [hop["node"] for hop in story["hops"]] == ["node-a", "node-c"]
+    [earlier] = story["earlier_routes"]
+    assert (earlier["epoch"], [hop["node"] for hop in earlier["hops"]]) == (0, ["node-a", "node-b"])
+    [failover] = story["failovers"]
+    assert failover.pop("at")
+    assert failover == {
+        "epoch": 1,
+        "kind": "hop",
+        "node": "node-b",
+        "start_layer": 6,
+        "end_layer": 12,
+        "layers": "layers 6–11",
+        "code": "node_failed",
+        "cause": "<b>no path works",
+        "reported_by": "node-a",
+        "instead": ["node-c"],
+        "after_s": 2.0,
+        "position": 17,
+        "resume_ms": 812.4,
+        "kept": "activations",
+        "replayed_tokens": 16,
+        "replay_compute_ms": 31.6,
+    }
 
 
 def test_json_tells_the_same(operator: Client, session: ChatSession) -> None:

@@ -1,0 +1,22 @@
+"""Sessions that tests of the tracker start from, begun as a request begins them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.utils import timezone
+
+from tracker import answers, chats
+from tracker.chats import Chat
+from tracker.models import ChatSession
+from tracker.openai import read_chat
+
+
+def begin_chat(**fields: Any) -> Chat:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
+    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+
+
+def begin_session(**fields: Any) -> ChatSession:
+    return ChatSession.objects.get(pk=begin_chat(**fields).session_pk)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from tests.tracker.conftest import MakeNode
+from tracker import answers, chats, news
+from tracker.chats import Chat, Outcome
+from tracker.models import ChatSession, Node
+from tracker.models.sessions import LOST_AFTER
+from tracker.openai import read_chat
+
+pytestmark = pytest.mark.usefixtures("ticket_key")
+LATER = timedelta(seconds=40)
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "_running", set())
+
+
+@pytest.fixture
+def chat(make_node: MakeNode, connect: Callable[[Node], None]) -> Chat:
+    connect(make_node("only"))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+
+
+def states(now: datetime) -> list[str]:
+    return [session.state_at(now) for session in ChatSession.objects.all()]
+
+
+def test_a_long_chat_isnt_lost_while_its_process_lives(chat: Chat) -> None:
+    now = timezone.now() + LATER
+    assert states(now) == ["lost"]
+    assert news.give(now) == 1
+    assert states(now) == ["running"]
+    assert states(now + LOST_AFTER) == ["lost"]
+
+
+def test_all_sessions_of_a_process_get_their_news_in_one_query(
+    chat: Chat, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    session = ChatSession.objects.get()
+    for number in range(3):
+        session.pk, session.session_id, session.completion_id = None, f"{number:032x}", f"chatcmpl-{number}"
+        session.save()
+        news.begin(session.pk)
+    with django_assert_num_queries(1):
+        assert news.give(timezone.now()) == 4
+
+
+def test_where_nothing_runs_the_database_is_left_alone(
+    db: None, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_num_queries(0):
+        assert news.give(timezone.now()) == 0
+
+
+def test_a_chat_that_has_ended_gets_no_news(chat: Chat) -> None:
+    chats.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
+    ended_with = ChatSession.objects.get().last_news
+    assert news.give(timezone.now() + LATER) == 0
+    assert ChatSession.objects.get().last_news == ended_with
+
+
+def test_a_session_that_others_have_given_up_isnt_revived(chat: Chat) -> None:
+    ChatSession.objects.update(state=ChatSession.State.FAILED)
+    assert news.give(timezone.now() + LATER) == 0
+
+
+def test_a_session_long_past_its_deadline_gets_no_news(chat: Chat) -> None:
+    assert news.give(ChatSession.objects.get().deadline + news.GRACE) == 0

@@ -1,0 +1,75 @@
+"""Who says that a node failed, and what follows: its breaker opens. The rules are in breaker.py."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from django.db.models import F, Q
+
+from tracker import figures
+from tracker.breaker import ACCUSED_WITHIN, FAULTS, Breaker, State, is_accused_enough
+from tracker.models import Failover, Node, SessionHop
+
+logger = logging.getLogger(__name__)
+
+
+def site_saw(node: Node, reason: str, now: datetime) -> bool:
+    """The site itself saw it fail; whether its breaker opened. For a node whose socket is there: one that is gone is
+    offline, and welcome when it is back."""
+    return _open(node.pk, reason, now)
+
+
+def accused(failover: Failover, now: datetime) -> bool:
+    """A head said so; whether the node's breaker opened: heads of other owners did so too, or it was on trial."""
+    node = failover.node
+    if node is None or failover.code not in FAULTS:
+        return False
+    accusers = dict(_accusers(node, now))
+    if node.breaker.state(now) != State.HALF_OPEN and not is_accused_enough(accusers.values()):
+        return False
+    return _open(node.pk, f"{_in_words(sorted(accusers))} couldn't go on with it: {failover.cause}", now)
+
+
+def is_well(node: Node, now: datetime) -> None:
+    """It answers. Where its time without sessions is over, it is used again."""
+    if node.breaker.state(now) == State.HALF_OPEN and _write(node.pk, node.breaker, node.breaker.closed()):
+        logger.info("node %s answers again: it gets sessions", node.name)
+
+
+def carried(session_pk: int) -> None:
+    """A session has come to its end through the nodes of its route: what they failed at before is forgotten."""
+    carriers = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch")).values("node")
+    marked = Node.objects.filter(Q(breaker_openings__gt=0) | Q(breaker_until__isnull=False), pk__in=carriers)
+    marked.update(breaker_until=None, breaker_openings=0, breaker_reason="")
+
+
+def _accusers(node: Node, now: datetime) -> Iterable[tuple[str, int | None]]:
+    """The nodes that said lately that it failed, each with its owner's join token."""
+    lately = Failover.objects.filter(node=node, code__in=FAULTS, at__gt=now - ACCUSED_WITHIN).exclude(reported_by=None)
+    return lately.values_list("reported_by__name", "reported_by__joined_with")
+
+
+def _in_words(names: Sequence[str]) -> str:
+    return f"node {names[0]}" if len(names) == 1 else f"nodes {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _open(node_pk: int, reason: str, now: datetime) -> bool:
+    node = Node.objects.get(pk=node_pk)
+    opened = node.breaker.opened(now, reason[:300])
+    if not _write(node_pk, node.breaker, opened):
+        return False
+    figures.breaker_openings.inc()
+    left_out = opened.until and f"{opened.until:%H:%M:%S}"
+    logger.warning("node %s is left out until %s UTC: %s", node.name, left_out, opened.reason)
+    return True
+
+
+def _write(node_pk: int, before: Breaker, after: Breaker) -> bool:
+    """False where nothing changes, or another process was faster."""
+    if after == before:
+        return False
+    as_read = Node.objects.filter(pk=node_pk, breaker_until=before.until, breaker_openings=before.openings)
+    changed = {"breaker_until": after.until, "breaker_openings": after.openings, "breaker_reason": after.reason}
+    return as_read.update(**changed) == 1

@@ -1,0 +1,46 @@
+"""Which nodes may be on a session's route now, and why others that are online may not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from relay import presence
+from tracker.breaker import State
+from tracker.models import LanguageModel, Node
+from tracker.models.sessions import LOST_AFTER
+from tracker.routing import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    nodes: dict[str, Node]  # by peer id
+    shards: list[Candidate]
+    left_out: list[str]  # in words: nodes that are online and take no session now
+
+    def but(self, peer_ids: Collection[str]) -> list[Candidate]:
+        return [shard for shard in self.shards if shard.peer_id not in peer_ids]
+
+
+def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = ()) -> Candidates:
+    """`route`: peer ids of a session's route already. They hold its caches, so they may go on with it whatever else."""
+    online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
+    found = Candidates({}, [], [])
+    for node in online.select_related("shard", "model"):
+        why = None if node.peer_id in route else node.closed_to_sessions(now)
+        if why:
+            found.left_out.append(f"node {node.name} {why}")
+            continue
+        found.nodes[node.peer_id] = node
+        found.shards.append(_candidate(node, now, is_on_route=node.peer_id in route))
+    return found
+
+
+def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:
+    """One that is on the route has room for the session, and wins over another as good: its caches are filled."""
+    layers = node.shard.start_layer, node.shard.end_layer
+    if is_on_route:
+        return Candidate(node.peer_id, *layers, load=-1)
+    is_on_trial = node.breaker.state(now) == State.HALF_OPEN
+    return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial)

@@ -1,0 +1,133 @@
+"""Another route for a running session, asked for by its head: which hop is replaced by what, and who may ask.
+
+A session keeps its head here; one that has lost its head is resumed by the site (chats.py). What still works stays on
+the route, so that as few caches as possible have to be filled again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from tracker import epochs, figures
+from tracker.candidates import candidates_of
+from tracker.detours import detour
+from tracker.epochs import Hops
+from tracker.errors import ApiError
+from tracker.models import ChatSession, Failover, Node, SessionHop
+from tracker.node_schemas import Reroute
+from tracker.routing import NoRoute, RouteElement
+
+logger = logging.getLogger(__name__)
+
+MAX_A_MINUTE = 3  # of one session: more often than that no mesh loses nodes, and each costs a replay
+MINUTE = timedelta(minutes=1)
+
+
+def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tuple[Failover, dict[str, Any]]:
+    """Takes the session to its next epoch; what was written, and what the head is told. Raises ApiError."""
+    session = _session_of(head, session_id, wanted.epoch, now)
+    _check_rate(session, now)
+    route = list(session.hops.filter(epoch=session.epoch).select_related("node"))
+    lost = _lost_hop(route, wanted)
+    hops = _next_route(session, route, lost, wanted, now)
+    with transaction.atomic():
+        if not epochs.raise_epoch(session):
+            raise _stale(session)
+        epochs.write_hops(session, hops)
+        failover = _write(session, lost, head, wanted, now)
+        ticket = epochs.ticket_for(session, hops)
+    figures.failovers.labels(failover.kind).inc()
+    by = ", ".join(node.name for node, element in hops if element not in _elements(route))
+    logger.warning(
+        "session %s goes on in epoch %d without node %s (%s, %s: %s); instead: %s",
+        *(session.short_id, session.epoch, lost.node_name, lost.layers, failover.code, failover.cause, by or "nobody"),
+    )
+    downstream = [epochs.hop_of(node, element, now).as_dict() for node, element in hops[1:]]
+    return failover, {"epoch": session.epoch, "ticket": ticket, "route": downstream, "now": now.timestamp()}
+
+
+def _session_of(head: Node, session_id: str, epoch: int, now: datetime) -> ChatSession:
+    """The running session that this node heads in this epoch. Raises ApiError 403, 404, 409."""
+    session = ChatSession.objects.select_related("model").filter(session_id=session_id).first()
+    if session is None or session.state != ChatSession.State.RUNNING or session.deadline <= now:
+        raise ApiError(404, "no such session runs here; it may have ended", code="not_found")
+    if not session.hops.filter(epoch=epoch, position=0, node=head).exists():
+        raise ApiError(403, f"node {head.name} isn't the head of this session in epoch {epoch}", code="forbidden")
+    if epoch != session.epoch:
+        raise _stale(session)
+    return session
+
+
+def _stale(session: ChatSession) -> ApiError:
+    message = f"session {session.short_id} has gone on to another epoch: leave it to its new head"
+    return ApiError(409, message, code="stale")
+
+
+def _check_rate(session: ChatSession, now: datetime) -> None:
+    """Only routes that were given count: a head that waits for one asks again and again. Raises ApiError 429."""
+    given = session.failovers.exclude(kind=Failover.Kind.HEAD).filter(at__gt=now - MINUTE).order_by("-at")
+    times = list(given.values_list("at", flat=True)[:MAX_A_MINUTE])
+    if len(times) == MAX_A_MINUTE:
+        wait_s = max(1, math.ceil((times[-1] + MINUTE - now).total_seconds()))
+        message = f"session {session.short_id} had {MAX_A_MINUTE} new routes within a minute; ask again in {wait_s} s"
+        raise ApiError(429, message, code="rate_limited", headers={"Retry-After": str(wait_s)})
+
+
+def _lost_hop(route: list[SessionHop], wanted: Reroute) -> SessionHop:
+    lost = RouteElement(wanted.lost.peer_id, wanted.lost.start_layer, wanted.lost.end_layer)
+    for hop, element in zip(route[1:], _elements(route)[1:], strict=True):
+        if element == lost:
+            return hop
+    layers = f"{lost.start_layer}:{lost.end_layer}"
+    raise ApiError(400, f"lost: no hop after the head has layers {layers} on this peer", code="bad_request")
+
+
+def _next_route(
+    session: ChatSession, route: list[SessionHop], lost: SessionHop, wanted: Reroute, now: datetime
+) -> Hops:
+    """Nodes that failed this session before are asked again only where nobody else has their layers. Raises ApiError
+    503 naming the layers that nobody else holds."""
+    elements, lost_peer_id = _elements(route), wanted.lost.peer_id
+    found = candidates_of(session.model, now, {element.peer_id for element in elements} - {lost_peer_id})
+    head = route[0].node
+    assert head is not None  # it is the one that asks
+    found.nodes.setdefault(head.peer_id, head)  # it asks: so it is there, whatever its socket to the relay says
+    failed = set(wanted.failed) - {element.peer_id for element in elements}
+    head_end, need_tokens = head.shard.end_layer, (wanted.position or 0) + session.max_tokens
+    for without in ({lost_peer_id, *failed}, {lost_peer_id}):
+        try:
+            others = found.but(without)
+            hops = detour(elements, lost.position, others, head_end, random.SystemRandom(), need_tokens)
+            return epochs.hops_of(hops, found)
+        except NoRoute as error:
+            why = error
+    raise epochs.no_route(f"session {session.short_id} can't do without node {lost.node_name}: {why}", found)
+
+
+def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:
+    is_move = wanted.lost.code == Failover.Kind.MOVE
+    return Failover.objects.create(
+        session=session,
+        epoch=session.epoch,
+        kind=Failover.Kind.MOVE if is_move else Failover.Kind.HOP,
+        node=lost.node,
+        node_name=lost.node_name,
+        start_layer=lost.start_layer,
+        end_layer=lost.end_layer,
+        reported_by=head,
+        code=wanted.lost.code,
+        cause=wanted.lost.cause,
+        position=wanted.position,
+        at=now,
+    )
+
+
+def _elements(route: list[SessionHop]) -> list[RouteElement]:
+    """A node that was deleted has no peer id any more, and is nobody's candidate."""
+    return [RouteElement(hop.node.peer_id if hop.node else "", hop.start_layer, hop.end_layer) for hop in route]

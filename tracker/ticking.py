@@ -1,0 +1,98 @@
+"""The only loop on the server: ends sessions that are lost, forgets old records. What ends by time alone is computed.
+
+Every step may be done twice, or by two processes at once: it finds only what is still to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.contrib.sessions.models import Session as Login
+from django.utils import timezone
+
+from tracker.models import ChatSession, Lease
+from tracker.models.sessions import LOST_AFTER
+from tracker.news import PERIOD_S as NEWS_PERIOD_S
+from tracker.repeated import Repeated
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 5.0
+LEASE = timedelta(seconds=3 * PERIOD_S)  # of the process that does it; if it dies, another does it after that
+GRACE = timedelta(seconds=1.5 * NEWS_PERIOD_S)  # for processes to give news, after nobody could
+MAX_AT_ONCE = 500  # rows that are deleted in one statement: nobody waits long for the database's one writer
+
+
+def end_lost(now: datetime) -> int:
+    """Ends the sessions of processes that died; their nodes hear of it with their next heartbeats."""
+    is_lost = {"state": ChatSession.State.RUNNING, "last_news__lte": now - LOST_AFTER}
+    lost = list(ChatSession.objects.filter(**is_lost)[:MAX_AT_ONCE])
+    if not lost:
+        return 0
+    message = f"The process of the site that ran it gave no news for {LOST_AFTER.seconds} s."
+    ended = ChatSession.objects.filter(pk__in=[session.pk for session in lost], **is_lost).update(
+        state=ChatSession.State.FAILED, ended=now, error_code="lost", error_message=message
+    )
+    logger.warning("%d sessions were lost with the process that ran them: %s", ended, _names(lost))
+    return ended
+
+
+def prune(now: datetime) -> int:
+    """Deletes sessions that began over SESSION_KEEP_DAYS ago with their hops and failovers, some at a time."""
+    old = ChatSession.objects.filter(started__lt=now - timedelta(days=settings.SESSION_KEEP_DAYS))
+    pks = list(old.exclude(state=ChatSession.State.RUNNING).values_list("pk", flat=True)[:MAX_AT_ONCE])
+    if not pks:
+        return 0
+    ChatSession.objects.filter(pk__in=pks).delete()
+    logger.info("deleted the records of %d sessions older than %d days", len(pks), settings.SESSION_KEEP_DAYS)
+    return len(pks)
+
+
+def forget_logins(now: datetime) -> int:
+    """Deletes logins of the site's pages that have expired."""
+    expired = Login.objects.filter(expire_date__lt=now)
+    return expired.delete()[0] if expired.exists() else 0
+
+
+def tick(now: datetime, *, may_end: bool = True) -> None:
+    """One pass over all of it."""
+    if may_end:
+        end_lost(now)
+    prune(now)
+    forget_logins(now)
+
+
+class Watch:
+    """The passes of one process, which does them while it holds the lease.
+
+    After a gap between them nobody's session is ended for a while: the database was away, for those too who had news to
+    give, or this machine slept.
+    """
+
+    def __init__(self, holder: str) -> None:
+        self._holder = holder
+        self._last: datetime | None = None
+        self._since: datetime | None = None  # passes came without a gap
+
+    def pass_by(self, now: datetime) -> bool:
+        """A pass, where it is this process's turn."""
+        if not Lease.take("tick", self._holder, now, LEASE):
+            self._last = None
+            return False
+        if self._since is None or self._last is None or not timedelta(0) <= now - self._last <= LEASE:
+            self._since = now
+        self._last = now
+        tick(now, may_end=now - self._since >= GRACE)
+        return True
+
+
+def _names(sessions: list[ChatSession]) -> str:
+    named = ", ".join(session.short_id for session in sessions[:10])
+    return f"{named} and others" if len(sessions) > 10 else named
+
+
+watch = Watch(secrets.token_hex(8))
+ticker = Repeated("the tick", lambda: watch.pass_by(timezone.now()))

@@ -14,6 +14,7 @@ MESHNET_JOIN_TOKEN = env.text("MESHNET_JOIN_TOKEN")
 MESHNET_CA_FILE = env.text("SSL_CERT_FILE") or env.text("REQUESTS_CA_BUNDLE")
 MESHNET_WIRE_VERSIONS = env.words("MESHNET_WIRE_VERSIONS")  # of the relay, as 1 or 1,2; empty: all there are
 MESHNET_RELAY_PING_S = env.number("MESHNET_RELAY_PING_S", 10.0, least=0.2)  # a dead relay is noticed within twice that
+MESHNET_SLEEP_GAP_S = env.number("MESHNET_SLEEP_GAP_S", 20.0, least=0.5)  # after such a gap in time a node begins anew
 MESHNET_CACHE_DIR = env.text("MESHNET_CACHE_DIR")  # models; empty: the user's cache directory
 _QUIET = ("urllib3", "transformers", "cheroot", "websocket")
 LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)

@@ -78,8 +78,14 @@ class NodeApi:
         asked for them goes on elsewhere. Steps of other heads' chats are worked all the same."""
         with self._idle:
             self._refusal = why
-            for chat in self._chats.values() if why else ():
-                chat.end(CompletionError(503, Code.DRAINING, why or ""))
+        if why:
+            self.end_chats(why)
+
+    def end_chats(self, why: str) -> None:
+        """Those that run, after the step in hand."""
+        with self._idle:
+            for chat in self._chats.values():
+                chat.end(CompletionError(503, Code.DRAINING, why))
 
     def close(self, session: str, epoch: int) -> None:
         """All of the session up to this epoch is over here, the tracker says. Whoever has it now frees the hops."""

@@ -51,6 +51,7 @@ class RelayHttpBridge:
         self._replaced_pause_s = replaced_pause_s
         self._thread = threading.Thread(target=self._run, name="relay-reader", daemon=True)
         self._stopping = threading.Event()
+        self._hurry = threading.Event()  # set: no pause before the next connection
         self.connected = threading.Event()
         self._link: Link | None = None
 
@@ -60,6 +61,7 @@ class RelayHttpBridge:
     def stop(self, deadline: Deadline) -> None:
         """Sends what waits to be sent, says goodbye and closes."""
         self._stopping.set()
+        self._hurry.set()
         link = self._link
         if link:
             link.outbox.drain(deadline)
@@ -67,8 +69,16 @@ class RelayHttpBridge:
             link.connection.shut_down()
         self._thread.join(deadline.left_s())
 
+    def renew(self) -> None:
+        """Ends the connection, which may be dead without a word, and opens another at once."""
+        self._hurry.set()
+        link = self._link
+        if link:
+            link.connection.shut_down()
+
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._hurry.clear()
             started = time.monotonic()
             link = None
             connection = Connection(self._relay_url, self._node_key, self._tls, self._offers)
@@ -86,7 +96,7 @@ class RelayHttpBridge:
                 return
             if time.monotonic() - started > LIVED_S:
                 self._backoff.reset()
-            self._stopping.wait(self._pause_s(cause, link))
+            self._hurry.wait(self._pause_s(cause, link))
 
     @property
     def _offers(self) -> tuple[str, ...]:

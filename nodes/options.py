@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nodes.drafts import DEFAULT_DRAFTS, MAX_DRAFTS
+from nodes.sleep import SLEEP_GAP_S
 from nodes.state import default_folder
 from nodes.threads import usable_cores
 from relay.wire import PING_S, WIRE_VERSIONS
@@ -54,6 +55,7 @@ class NodeOptions:
     public_url: str | None = None  # where others reach `listen`, when that isn't its own address
     patience_s: float = DEFAULT_PATIENCE_S  # as a head, for one step of a node after it, while that isn't slow
     kept_mb: int = DEFAULT_KEPT_MB  # as a head, of activations kept to fill a node's replacement from
+    sleep_gap_s: float = SLEEP_GAP_S  # a gap in time that is taken for sleep
     tokenizer: Path | None = None  # a folder whose tokenizer is used instead of the model's
 
 
@@ -63,6 +65,7 @@ def read_options(
     default_ca_file: str = "",
     wire_versions: Sequence[str] = (),
     relay_ping_s: float = PING_S,
+    sleep_gap_s: float = SLEEP_GAP_S,
 ) -> NodeOptions:
     """Raises UsageError."""
     start_layer, end_layer = read_layers(options["layers"])
@@ -96,6 +99,7 @@ def read_options(
         public_url=_public_url(options["public_url"], options["listen"]),
         patience_s=_patience_s(options["patience"]),
         kept_mb=_kept_mb(options["keep_activations"]),
+        sleep_gap_s=sleep_gap_s,
         tokenizer=_tokenizer(options["tokenizer"]),
     )
 

@@ -39,6 +39,7 @@ class DeadlineSocket:
         self._socket = sock
         self._calling = threading.Lock()
         self._received = b""
+        self._num_files, self._is_closing = 0, False
         self.read_deadline = self.write_deadline = deadline
 
     def recv(self, size: int) -> bytes:
@@ -94,12 +95,22 @@ class DeadlineSocket:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # SSLSocket's own would go on in plain text
 
     def close(self) -> None:
-        with self._calling:
-            self._socket.close()
+        """At once, or when the last file of it is closed: http.client reads the end of an answer after it has closed
+        a connection that the other side won't keep."""
+        self._is_closing = True
+        if not self._num_files:
+            with self._calling:
+                self._socket.close()
 
     def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
         """For http.client, which reads its answers from a file."""
+        self._num_files += 1
         return io.BufferedReader(_Reader(self))
+
+    def file_closed(self) -> None:
+        self._num_files -= 1
+        if self._is_closing:
+            self.close()
 
     @property
     def _closed(self) -> bool:  # websocket-client asks
@@ -130,6 +141,11 @@ class _Reader(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._socket.file_closed()
 
     def readinto(self, buffer: Any) -> int:
         data = self._socket.recv(len(buffer))

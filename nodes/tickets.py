@@ -1,7 +1,7 @@
 """Who may ask this node for what: the tracker's tickets, checked at both doors.
 
 Every request of a session carries its ticket. Its signature is verified when its bytes are new to the session and
-compared after that. Time is the tracker's: its last answer's `now`, and this machine's monotonic clock since.
+compared after that. Time is the tracker's: its last answer's `now`, and the seconds that have passed here since.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TypeVar
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from nodes.sleep import since_boot
 from relay.headers import TICKET, Ticket, decode_ticket
 from relay.wire import MAX_DEADLINE_S, TRACKER, Code, WireError
 
@@ -26,19 +27,21 @@ MAX_REMEMBERED = 4096  # tickets and closed sessions; expired ones go first
 
 
 class TrackerClock:
-    """Unix seconds by the tracker's clock; this machine's own may be an hour off."""
+    """Unix seconds by the tracker's clock; this machine's own may be an hour off, and it may sleep."""
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+    def __init__(
+        self, elapsed: Callable[[], float] = since_boot, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._elapsed, self._monotonic = elapsed, monotonic
         self._offset: float | None = None
 
     def set(self, now: float) -> None:
-        self._offset = now - self._monotonic()
+        self._offset = now - self._elapsed()
 
     def now(self) -> float:
         if self._offset is None:
             raise WireError(Code.FORBIDDEN, "this node hasn't heard the tracker's time yet")
-        return self._monotonic() + self._offset
+        return self._elapsed() + self._offset
 
     def monotonic_at(self, expires: float) -> float:
         """This machine's time.monotonic() at a moment of the tracker's clock."""

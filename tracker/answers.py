@@ -102,6 +102,10 @@ class Answer:
             fields["meshnet"] = {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
         return fields
 
+    @property
+    def unnamed_peers(self) -> set[str]:
+        return {hop.peer_id for hop in (self.report.hops if self.report else ())} - set(self.node_names)
+
     def hops(self) -> list[dict[str, Any]]:
         return [
             {

@@ -6,11 +6,13 @@ Nothing here runs between the first byte of an answer and the last.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 
 from relay import wire
 from tracker import accusations, epochs, news, orders
@@ -19,7 +21,7 @@ from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.events import Report
 from tracker.heads import HeadCall
-from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, SessionHop
+from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
 
@@ -119,18 +121,18 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
     )
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk)
-    epoch = ChatSession.objects.values_list("epoch", flat=True).get(pk=chat.session_pk)
     if answer.report:
-        write_report(chat.session_pk, epoch, answer.report)
+        write_report(chat.session_pk, answer.report)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
 
 
-def write_report(session_pk: int, epoch: int, report: Report) -> None:
-    """What a head says of its hops in this epoch, and of what it has gone on without."""
+def write_report(session_pk: int, report: Report) -> None:
+    """What a head says of the hops of the session's route, and of what it has gone on without."""
+    here = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch"))
     for hop in report.hops:
-        mine = SessionHop.objects.filter(session=session_pk, epoch=epoch, node__peer_id=hop.peer_id)
-        mine.filter(start_layer=hop.start_layer, end_layer=hop.end_layer).update(
+        mine = here.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
+        mine.update(
             path=hop.path if hop.path in PATHS else "",
             steps=hop.steps,
             ms_total=hop.ms_total,
@@ -144,6 +146,10 @@ def write_report(session_pk: int, epoch: int, report: Report) -> None:
             replayed_tokens=told.replayed_tokens,
             replay_compute_ms=told.replay_compute_ms,
         )
+
+
+def names_of(peer_ids: Collection[str]) -> dict[str, str]:
+    return dict(Node.objects.filter(peer_id__in=peer_ids).values_list("peer_id", "name"))
 
 
 def find_model(name: str) -> LanguageModel:

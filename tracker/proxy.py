@@ -43,6 +43,8 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Event, None]:
                     answer.add(event)
                 elif isinstance(event, Report):
                     answer.report = event
+                    if answer.unnamed_peers:  # its head has gone on without a node
+                        answer.node_names |= await in_thread(chats.names_of, answer.unnamed_peers)
                 yield event
         outcome.state = ChatSession.State.DONE
         num_tokens, reason = answer.completion_tokens, answer.finish_reason

@@ -44,13 +44,10 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     try:
         hops = _route_of(session, lost, len(chat.answer.prompt_ids), now)
         body = orders.continued(chat.request.body, chat.answer)
-        left = _raise_epoch(session, chat, lost, hops, now)
+        _take_next_epoch(session, chat, lost, hops, now)
         request = orders.request_of(session, hops, chat.request.path, body, left_s, now)
     except ApiError as error:
         raise NoSuccessor(error.message, may_come=error.code == "no_route") from None
-    if chat.answer.report:  # what a head had done before it failed
-        chats.write_report(session.pk, left, chat.answer.report)
-        chat.answer.report = None
     chat.answer.node_names.update({node.peer_id: node.name for node, _ in hops})
     call = orders.call_of(hops[0][0])
     return replace(chat, epoch=session.epoch, head=RouteHead.of(hops), request=request, call=call)
@@ -69,24 +66,29 @@ def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) 
     return epochs.route_of(session.model, now, lost.resting, need_tokens, route)
 
 
-def _raise_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> int:
-    """Writes the next epoch's rows; the number of the one that is left. Raises NoSuccessor."""
+def _take_next_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> None:
+    """Writes its rows. Raises NoSuccessor."""
+    if chat.answer.report:  # what a head had done before it failed
+        chats.write_report(session.pk, chat.answer.report)
+        chat.answer.report = None
     for _ in range(MAX_RACES):
+        head = (
+            SessionHop.objects.filter(session=session, epoch=session.epoch, position=0).select_related("node").first()
+        )
         with transaction.atomic():
             if epochs.raise_epoch(session):
                 epochs.write_hops(session, hops)
-                failover = _failover(session, chat, lost, now)
+                failover = _failover_of(session, head, chat, lost, now)
                 failover.save()
                 figures.failovers.labels(failover.kind).inc()
-                return session.epoch - 1
+                return
         session.refresh_from_db()
         if session.state != ChatSession.State.RUNNING:
             raise NoSuccessor("it has ended meanwhile")
     raise NoSuccessor("its head and this site each went on without the other")
 
 
-def _failover(session: ChatSession, chat: Chat, lost: Lost, now: datetime) -> Failover:
-    head = SessionHop.objects.filter(session=session, epoch=session.epoch - 1, position=0).first()
+def _failover_of(session: ChatSession, head: SessionHop | None, chat: Chat, lost: Lost, now: datetime) -> Failover:
     position = len(chat.answer.prompt_ids) + len(chat.answer.ids) if chat.answer.ids else None
     return Failover(
         session=session,

@@ -17,6 +17,7 @@ class Site:
     def __init__(self, relay: MiniRelay) -> None:
         self.relay, self.signer = relay, Signer()
         self.is_approved = True
+        self.says: dict[str, Any] = {}  # with every answer
         self.tracker = MiniTracker(self._answer)
 
     def peer_id(self, number: int) -> str:
@@ -26,7 +27,7 @@ class Site:
         changes = {
             "status": "approved" if self.is_approved else "pending",
             "ticket_keys": self.signer.public_keys(),
-        }
+        } | self.says
         if verb != "register":
             return standing(**changes)
         message = self.tracker.asked[-1][2]

@@ -423,3 +423,22 @@ def wait_for(condition: Callable[[], bool], deadline_s: float = 5) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.002)
+
+
+def test_told_to_renew_it_ends_the_connection_and_opens_another_at_once() -> None:
+    def serve(connection: ServerSocket) -> None:
+        welcome(connection)
+        came.release()
+        until_gone(connection)
+
+    came = threading.Semaphore(0)
+    with Mesh([(0, 4)], relayed=False) as mesh, WebSocketServer(serve) as server:
+        head = mesh.head
+        backoff = Backoff(600, 600, draw=lambda: 1.0)
+        bridge = RelayHttpBridge(head.api, f"{server.url}/ws", head.peer_id, head.key, shared_tls(), backoff)
+        bridge.start()
+        assert came.acquire(timeout=5)
+        assert bridge.connected.wait(5)
+        bridge.renew()
+        assert came.acquire(timeout=5)
+        bridge.stop(Deadline.after(5))

@@ -43,14 +43,15 @@ class Two:
         first, second = self.site.peer_id(1), self.site.peer_id(2)
         fingerprint = self.site.tracker.asked[0][2]["model"]["fingerprint"]
         ticket, text = self.site.signer.sign([(first, 0, 3), (second, 3, 6)], fingerprint=fingerprint, dtype="float32")
-        node = self.head.node
-        assert node._engine
-        assert node._api
-        assert node._api._head
+        serving = self.head.node.serving
+        assert serving
+        assert serving._engine
+        assert serving._api
+        assert serving._api._head
         hop = Hop(second, 3, 6, None, self.site.relay.address(second), (1, 2))
         session = Session(ticket.session, 0, text, "float32", 64, Deadline.after(30))
-        hops = [DownstreamHop(hop, replace(node._api._head.dialler, patience_s=patience_s))]
-        return Pipeline(session, node._engine, (0, 3), first, hops)
+        hops = [DownstreamHop(hop, replace(serving._api._head.dialler, patience_s=patience_s))]
+        return Pipeline(session, serving._engine, (0, 3), first, hops)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,9 @@ def two(tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
             )
             for _ in range(2):
                 assert relay.registered.acquire(timeout=60)
-            assert head.node._bridge
-            assert head.node._bridge.connected.wait(5)
+            assert head.node.serving
+            assert head.node.serving.bridge
+            assert head.node.serving.bridge.connected.wait(5)
             yield Two(site, proxy, head)
             head.stop()
             tail.stop()

@@ -18,6 +18,7 @@ from nodes import storage
 from nodes.memory import DoesNotFit
 from nodes.node import Node
 from nodes.options import NodeOptions, UsageError
+from nodes.sleep import since_boot
 from nodes.state import StateInUse
 from nodes.weights import ModelError
 from relay import envelope, wire
@@ -32,9 +33,9 @@ from tests.nodes.sites import Site, node_options
 class Running:
     """A node on a thread of its own."""
 
-    def __init__(self, options: NodeOptions) -> None:
+    def __init__(self, options: NodeOptions, elapsed: Callable[[], float] = since_boot) -> None:
         self.stopping, self.error = threading.Event(), None
-        self.node = Node(options, self.stopping)
+        self.node = Node(options, self.stopping, elapsed)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -208,6 +209,17 @@ def test_a_node_without_the_relay_answers_over_http_and_is_ready_when_its_endpoi
     assert json.loads(connection.getresponse().read())["state"] == "ok"
     connection.close()
     assert not site.relay.peers
+
+
+def test_the_address_that_its_owner_names_is_the_one_it_registers(
+    start: Start, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    start(listen=("127.0.0.1", 0), public_url="http://203.0.113.7:7002")
+    wait_for_text(caplog, "Ready: layers")
+
+    assert site.tracker.asked[0][2]["endpoint"] == "http://203.0.113.7:7002"
+    assert "Others reach it at http://203.0.113.7:7002" in caplog.text
 
 
 def test_until_it_is_approved_it_stays_off_the_relay(

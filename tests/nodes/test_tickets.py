@@ -28,7 +28,7 @@ def signer() -> Signer:
 
 
 def book_of(peer_id: str, signer: Signer, time: Time) -> TicketBook:
-    clock = TrackerClock(time)
+    clock = TrackerClock(time, time)
     clock.set(TRACKER_NOW)
     book = TicketBook(peer_id, FINGERPRINT, clock)
     book.set_keys(signer.public_keys())

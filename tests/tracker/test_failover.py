@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -11,12 +12,15 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 from pytest_django import Settings
 
-from relay import wire
+from relay import headers, wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket, done, said, sse
-from tracker import answers, chats, proxy
+from tracker import answers, chats, failover, proxy
 from tracker.breaker import State
-from tracker.models import ChatSession, Node
+from tracker.errors import ApiError
+from tracker.failover import Losses
+from tracker.listening import Loss
+from tracker.models import ChatSession, Failover, Node
 from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -59,13 +63,14 @@ class Mesh:
 
     def __init__(self, make_node: MakeNode) -> None:
         self.rows = {name: make_node(name, 0, 6) for name in ("one", "two")}
-        self.tail = make_node("tail", 6, 12)
+        self.tail, self.spare = make_node("tail", 6, 12), make_node("spare", 6, 12)
         self.asked: list[tuple[str, wire.Request]] = []
         self.scripts: dict[str, list[Script]] = {"one": [], "two": []}
         self.online = ["one", "two"]
+        self.before_asking: Callable[[], object] = lambda: None
 
     @async_to_sync
-    async def chat(self, is_streamed: bool = True, **fields: Any) -> list[Any] | dict[str, Any]:
+    async def chat(self, is_streamed: bool = True, **fields: Any) -> Any:
         """What the client gets. The heads are asked as they come, each by its script; the last of it is kept."""
         sockets = {name: PeerSocket(self.rows[name].peer_id, "tiny") for name in self.online}
         tail = PeerSocket(self.tail.peer_id, "tiny")
@@ -75,6 +80,7 @@ class Mesh:
             body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": is_streamed} | fields
             asked = read_chat(json.dumps(body).encode())
             chat = await sync_to_async(chats.begin)(asked, answers.CHAT, None, timezone.now())
+            await sync_to_async(self.before_asking)()
             events = proxy.proxy_chat(chat)
             if not is_streamed:
                 return await proxy.whole(chat, events)
@@ -104,12 +110,14 @@ class Mesh:
 
 
 @pytest.fixture
-def mesh(make_node: MakeNode) -> Mesh:
+def mesh(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    monkeypatch.setattr(failover, "REST_S", 0.1)
     return Mesh(make_node)
 
 
 def text_of(parts: list[Any]) -> str:
-    return "".join(part["choices"][0]["delta"].get("content", "") for part in parts if part.get("choices"))
+    choices = [part["choices"][0] for part in parts if isinstance(part, dict) and part.get("choices")]
+    return "".join(choice["delta"]["content"] for choice in choices)
 
 
 def test_a_head_that_fell_silent_is_left_out_for_a_while(mesh: Mesh, settings: Settings) -> None:
@@ -148,3 +156,271 @@ def test_wherever_a_head_is_lost_the_answer_is_the_same(mesh: Mesh, num_events: 
     assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
     assert ["role" in choice["delta"] for choice in choices] == [True] + [False] * (len(choices) - 1)
     assert got[-1] == "data: [DONE]"
+
+
+def test_the_next_head_hears_what_the_client_has(mesh: Mesh) -> None:
+    mesh.first_is(after(2))
+    mesh.chat(temperature=0.5, max_tokens=20)
+    (_, first), (_, second) = mesh.asked
+    before, now = json.loads(first.body), json.loads(second.body)
+    text = "".join(WORDS[:2])
+    assert now.pop("meshnet") == {
+        "resume": {
+            "prompt_ids": PROMPT,
+            "ids": [10, 11],
+            "sent_chars": len(text),
+            "sent_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        }
+    }
+    before.pop("messages")  # the prompt's ids take their place
+    assert now == before
+    assert second.path == first.path
+    assert 0 < int(second.headers[headers.DEADLINE_MS]) <= int(first.headers[headers.DEADLINE_MS])
+
+
+def test_where_nothing_was_told_the_next_head_is_asked_the_same(mesh: Mesh) -> None:
+    mesh.first_is(after(0))
+    mesh.chat()
+    (_, first), (_, second) = mesh.asked
+    assert first.body == second.body
+
+
+def test_the_next_head_has_a_ticket_of_the_next_epoch(mesh: Mesh) -> None:
+    mesh.first_is(after(1))
+    mesh.chat()
+    (_, first), (name, second) = mesh.asked
+    old, new = (headers.decode_ticket(asked.headers[headers.TICKET])[0] for asked in (first, second))
+    assert (old.epoch, new.epoch, second.headers[headers.EPOCH]) == (0, 1, "1")
+    assert new.head == mesh.rows[name].peer_id
+    assert (new.session, new.seed, new.max_tokens, new.expires) == (old.session, old.seed, old.max_tokens, old.expires)
+
+
+def test_the_sessions_story_names_the_head_that_was_lost(mesh: Mesh) -> None:
+    mesh.first_is(after(2))
+    mesh.chat()
+    first, second = (name for name, _ in mesh.asked)
+    session, row = ChatSession.objects.get(), Failover.objects.get()
+    assert (row.session, row.epoch, session.epoch) == (session, 1, 1)
+    assert (row.kind, row.node, row.node_name) == ("head", mesh.rows[first], first)
+    assert (row.start_layer, row.end_layer, row.reported_by) == (0, 6, None)
+    assert (row.code, row.cause, row.position) == ("peer_gone", "the peer has gone", 7)
+    assert (row.kept, row.replayed_tokens) == ("tokens", 7)
+    assert row.resume_ms is not None
+    routes = [(hop.epoch, hop.node_name) for hop in session.hops.all()]
+    assert routes == [(0, first), (0, "tail"), (1, second), (1, "tail")]
+
+
+def test_what_the_replay_took_is_told_by_the_new_head(mesh: Mesh) -> None:
+    replay = {"epoch": 1, "kept": "tokens", "replayed_tokens": 6, "replay_compute_ms": 12.5}
+
+    def reports(request: wire.Request) -> list[wire.Answer]:
+        last = {"meshnet": done()["meshnet"] | {"failovers": [replay]}}
+        return [*tells(request, *map(event, range(1, 4)), last, "data: [DONE]"), wire.End(request.request_id)]
+
+    mesh.first_is(after(1), reports)
+    mesh.chat()
+    row = Failover.objects.get()
+    assert (row.replayed_tokens, row.replay_compute_ms) == (6, 12.5)
+    assert row.resume_ms is not None, "the tracker's own, which the head doesn't know"
+
+
+def test_what_a_head_had_done_before_it_failed_is_kept(mesh: Mesh) -> None:
+    def fails(request: wire.Request) -> list[wire.Answer]:
+        node = next(row for name, row in mesh.rows.items() if name == mesh.asked[-1][0])
+        times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
+        hop = {"peer_id": node.peer_id, "start_layer": 0, "end_layer": 6, "path": "local"} | times
+        error = {"error": {"code": "node_failed", "message": "layers 6–11 failed"}}
+        return tells(request, event(0), done([hop]), error)
+
+    mesh.first_is(fails)
+    chunks = mesh.chat()
+    session = ChatSession.objects.get()
+    assert text_of(chunks) == "Hello world"
+    assert [hop.steps for hop in session.hops.filter(position=0)] == [3, None]
+    assert session.completion_tokens == len(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [("busy", 503, "head"), ("internal", 500, "head"), ("forbidden", 403, "head"), ("draining", 503, "move")],
+)
+@pytest.mark.parametrize("is_told_in_the_stream", [True, False])
+def test_a_head_that_refuses_is_left_for_another(
+    mesh: Mesh, code: str, status: int, kind: str, is_told_in_the_stream: bool
+) -> None:
+    error = {"error": {"code": code, "message": "not here"}}
+
+    def refuses(request: wire.Request) -> list[wire.Answer]:
+        if is_told_in_the_stream:
+            return tells(request, event(0), error)
+        return [wire.Response(request.request_id, status, {}, json.dumps(error).encode())]
+
+    mesh.first_is(refuses)
+    assert text_of(mesh.chat()) == "Hello world"
+    assert [(one.code, one.kind) for one in Failover.objects.all()] == [(code, kind)]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [("bad_request", 400), ("context_length_exceeded", 400), ("rate_limited", 429), ("deadline", 504)],
+)
+@pytest.mark.parametrize("is_told_in_the_stream", [True, False])
+def test_what_is_the_clients_to_mend_goes_to_no_other_head(
+    mesh: Mesh, code: str, status: int, is_told_in_the_stream: bool
+) -> None:
+    error = {"error": {"code": code, "message": "no"}}
+
+    def refuses(request: wire.Request) -> list[wire.Answer]:
+        if is_told_in_the_stream:
+            return tells(request, error)
+        return [wire.Response(request.request_id, status, {}, json.dumps(error).encode())]
+
+    mesh.first_is(refuses)
+    with pytest.raises(ApiError) as refused:
+        mesh.chat(is_streamed=False)
+    assert refused.value.code == code
+    assert len(mesh.asked) == 1
+    assert not Failover.objects.exists()
+
+
+@pytest.mark.parametrize("broken", [b"data: {\n\n", b"data: [DONE]\n\n"], ids=["unreadable", "ended early"])
+def test_a_head_whose_stream_breaks_is_left_for_another(mesh: Mesh, broken: bytes) -> None:
+    mesh.first_is(after(1, lambda request: [wire.Chunk(request.request_id, broken), wire.End(request.request_id)]))
+    assert text_of(mesh.chat()) == "Hello world"
+
+
+def test_a_head_that_falls_silent_is_left_for_another_and_left_out_for_a_while(mesh: Mesh, settings: Settings) -> None:
+    settings.HEAD_SILENCE_S = 0.05
+    mesh.first_is(after(1, lambda request: []))
+    assert text_of(mesh.chat()) == "Hello world"
+    assert Failover.objects.get().code == "head_silent"
+    silent = mesh.rows[mesh.asked[0][0]]
+    silent.refresh_from_db()
+    assert "said nothing for 0.05 s" in silent.breaker_reason
+    assert silent.breaker_until is not None
+
+
+def test_a_head_that_begins_anew_instead_of_going_on_is_not_listened_to(mesh: Mesh) -> None:
+    def anew(request: wire.Request) -> list[wire.Answer]:
+        return [*tells(request, *map(event, range(4)), done(), "data: [DONE]"), wire.End(request.request_id)]
+
+    mesh.first_is(after(2), anew)
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert error.value.code == "resume_mismatch"
+
+
+def test_a_head_that_cant_read_how_to_go_on_isnt_the_clients_fault(mesh: Mesh) -> None:
+    body = json.dumps({"error": {"code": "bad_request", "message": "messages must be a list"}}).encode()
+    mesh.first_is(after(2), lambda request: [wire.Response(request.request_id, 400, {}, body)])
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert error.value.status == 502
+
+
+def test_all_heads_may_fail_once(mesh: Mesh, settings: Settings) -> None:
+    settings.FAILOVER_WAIT_S = 30
+    scripts = [after(1), lambda request: tells(request, event(1)) + gone(request), from_where_it_was]
+
+    def next_one(request: wire.Request) -> list[wire.Answer]:
+        return scripts[len(mesh.asked) - 1](request)
+
+    mesh.scripts = {"one": [next_one], "two": [next_one]}
+    assert text_of(mesh.chat()) == "Hello world"
+    names = [name for name, _ in mesh.asked]
+    assert names[0] != names[1]
+    assert names[2] in names[:2], "it is back, and nobody else is there"
+    assert [one.epoch for one in Failover.objects.all()] == [1, 2]
+
+
+def test_while_nobody_can_go_on_the_client_hears_that_it_isnt_forgotten(mesh: Mesh, settings: Settings) -> None:
+    settings.FAILOVER_WAIT_S = 30
+    mesh.online = ["one"]
+    mesh.scripts["one"] = [after(1), from_where_it_was]
+    parts = mesh.chat()
+    assert text_of(parts) == "Hello world"
+    assert ": keepalive" in parts
+
+
+def test_without_another_head_there_is_one_error_that_says_so(mesh: Mesh, settings: Settings) -> None:
+    settings.FAILOVER_WAIT_S = 0.3
+    mesh.online = ["one"]
+    mesh.scripts["one"] = [after(1), gone]
+    *_, error, end = mesh.chat()
+    assert error["error"]["code"] == "node_failed"
+    assert "layers 0–5 on node one, is lost: the peer has gone" in error["error"]["message"]
+    assert "no other node can go on: tiny can't answer now: layers 0–5 have no node online" in error["error"]["message"]
+    assert end == "data: [DONE]"
+    assert ChatSession.objects.get().error_code == "node_failed"
+
+
+def test_the_deadline_ends_the_wait_for_a_head(mesh: Mesh, settings: Settings) -> None:
+    settings.FAILOVER_WAIT_S, settings.REQUEST_DEADLINE_S = 60, 1
+    mesh.online = ["one"]
+    mesh.scripts["one"] = [after(1), gone]
+    *_, error, _ = mesh.chat()
+    assert error["error"]["code"] == "node_failed"
+
+
+def test_a_busy_head_without_another_is_told_at_once(mesh: Mesh, settings: Settings) -> None:
+    settings.FAILOVER_WAIT_S = 60
+    mesh.online = ["one"]
+    body = json.dumps({"error": {"code": "busy", "message": "no room"}}).encode()
+    mesh.scripts["one"] = [lambda request: [wire.Response(request.request_id, 503, {}, body)]]
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert (error.value.status, error.value.code) == (503, "busy")
+
+
+def test_an_answer_that_was_complete_needs_no_other_head(mesh: Mesh) -> None:
+    mesh.first_is(after(len(WORDS)))
+    mesh.chat()
+    assert len(mesh.asked) == 1
+    assert not Failover.objects.exists()
+
+
+def test_a_session_that_was_ended_meanwhile_goes_on_nowhere(mesh: Mesh) -> None:
+    mesh.first_is(after(0))
+    mesh.before_asking = lambda: ChatSession.objects.update(state=ChatSession.State.FAILED)
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert "ended meanwhile" in error.value.message
+
+
+def test_the_trace_names_the_nodes_of_both_routes(mesh: Mesh) -> None:
+    def reports(request: wire.Request) -> list[wire.Answer]:
+        times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0, "path": "tunnel"}
+        hop = {"peer_id": mesh.spare.peer_id, "start_layer": 6, "end_layer": 12} | times
+        return [*tells(request, *map(event, range(1, 4)), done([hop]), "data: [DONE]"), wire.End(request.request_id)]
+
+    mesh.first_is(after(1), reports)
+    parts = mesh.chat(meshnet={"trace": True})
+    (hops,) = [part["meshnet"]["hops"] for part in parts if isinstance(part, dict) and "hops" in part["meshnet"]]
+    assert [hop["node"] for hop in hops] == ["spare"]
+    ids = [part["meshnet"] for part in parts if isinstance(part, dict) and "ids" in part["meshnet"]]
+    assert [one["position"] for one in ids] == [5, 6, 7, 8]
+    assert ["prompt_ids" in one for one in ids] == [True, False, False, False]
+
+
+def test_losses_are_left_alone_longer_each_time() -> None:
+    losses = Losses(wait_s=20)
+    assert failover.REST_S == 1.0
+    losses.add("a", Loss.GONE, 5, now=100)
+    assert losses.resting(100.5) == {"a"}
+    assert losses.resting(101.5) == set()
+    losses.add("a", Loss.GONE, 5, now=102)
+    assert losses.resting(103.5) == {"a"}
+    losses.add("b", Loss.SILENT, 5, now=104)
+    losses.add("c", Loss.REFUSES, 5, now=104)
+    assert losses.resting(110) == {"b", "c"}
+    assert losses.resting(115) == {"c"}
+    assert losses.resting(120) == losses.all() == {"a", "b", "c"}, "the wait that began with the first is over"
+
+
+def test_a_chat_that_has_grown_since_may_wait_anew() -> None:
+    losses = Losses(wait_s=20)
+    losses.add("a", Loss.GONE, 5, now=100)
+    losses.add("a", Loss.GONE, 5, now=110)
+    assert losses.gives_up_at == 120
+    losses.add("a", Loss.GONE, 6, now=115)
+    assert losses.gives_up_at == 135

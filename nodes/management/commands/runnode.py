@@ -93,6 +93,7 @@ class Command(BaseCommand):
                 node_settings.MESHNET_CA_FILE,
                 node_settings.MESHNET_WIRE_VERSIONS,
                 node_settings.MESHNET_RELAY_PING_S,
+                node_settings.MESHNET_SLEEP_GAP_S,
             )
             run_node(checked, stopping)
         except (UsageError, StateError, NoCredential, TrackerRefused) as error:

@@ -26,7 +26,6 @@ from tests.lab.site import Site
 from tests.lab.tap import Asked, Steps, Tap, Trigger
 
 CUTS = ("0:2", "2:5", "5:7")
-ROLES = ("first", "middle", "last")
 WAYS: dict[str, tuple[str, ...]] = {
     "tunnel": ("--relay-only",),
     "relay": ("--relay-only",),
@@ -63,8 +62,8 @@ class Doubles:
         with ExitStack() as stack:
             stack.callback(self._stop)
             for copy in range(self._copies):
-                for role, layers in zip(ROLES, self._cuts, strict=False):
-                    self._add(f"{self.model}-{role}-{copy}", layers, stack)
+                for layers in self._cuts:
+                    self._add(f"{self.model}-{layers.replace(':', 'to')}-{copy}", layers, stack)
             self.wait_until_ready()
             self._stack = stack.pop_all()
         return self

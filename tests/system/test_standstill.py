@@ -85,7 +85,7 @@ def test_the_work_of_a_node_in_a_black_hole_is_done_elsewhere(woken: Mesh, role:
 def test_a_stopped_replica_makes_one_request_slow_at_most_and_works_again_when_it_is_woken(woken: Mesh) -> None:
     """N3."""
     mesh = woken
-    name = f"{mesh.model}-last-0"
+    name = f"{mesh.model}-5to7-0"
     mesh.nodes[name].send(signal.SIGSTOP)
     stories = [mesh.site.story(mesh.ask().completion_id) for _ in range(4)]
     assert sum(bool(story["failovers"]) for story in stories) <= 1

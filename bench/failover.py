@@ -86,8 +86,10 @@ def kill(site: Site, pairs: Pairs, victim: str, keeps: str, at_token: int, undis
     survivor = chat(site, watch)
     [(name, moment)] = killed
     pairs.restart(name)
+    waited_ms = resume_ms(survivor.times, moment)
+    print(f"{name} killed at token {at_token}, heads keep {keeps}: {waited_ms:.0f} ms", flush=True)
     assert survivor.ids == undisturbed.ids, f"{name} was killed at token {at_token}, and the answer is another"
-    return Resumed(victim, keeps, resume_ms(survivor.times, moment), *told_of_last(pairs, name))
+    return Resumed(victim, keeps, waited_ms, *told_of_last(pairs, name))
 
 
 def chat(site: Site, watch: Callable[[Chat], None] | None = None) -> Chat:

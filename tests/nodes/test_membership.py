@@ -236,6 +236,16 @@ def test_a_running_node_outlives_its_tracker(
     assert caplog.text.count("The tracker is back") == 1
 
 
+def test_a_heartbeat_that_fails_is_tried_again_before_the_next_is_due(joining: Make, site: MiniTracker) -> None:
+    """What was kept open to the tracker may be dead, and a new connection work."""
+    site.answer = answers(registered(node_key="n.k", heartbeat_s=3600), (503, b""), standing(heartbeat_s=3600))
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    node.membership.serving()  # a first heartbeat at once
+    site.wait_for("heartbeat", 2)
+
+
 def test_a_lease_that_the_tracker_ended_is_begun_anew(joining: Make, site: MiniTracker) -> None:
     site.answer = answers(
         registered(node_key="n.k"),

@@ -3,8 +3,8 @@
 A tiny model in float32 on three pairs of nodes, one node of each pair on the route, all on this machine. The victim is
 killed as soon as a certain token has come; the other one of its pair goes on. What had left before the kill and comes
 after it isn't counted: the site says at which token it was noticed. The new route is filled from what the head has
-kept: activations as they went over the wire or, with `--keep-activations 0`, token ids. A head that is lost takes its own
-along. Each answer must be the undisturbed one.
+kept: activations as they went over the wire or, with `--keep-activations 0`, token ids. A head that is lost takes its
+own along. Each answer must be the undisturbed one.
 
     python -m bench.failover [--quick] [--json]
 """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.lab.processes import free_port
 from tests.lab.site import Site, events
 
 NUM_TOKENS = 20
-NODES = ("one", "two")
+NODES = ("mutual-one", "mutual-two")
 WRITE_SESSIONS = """
 import json, secrets
 from datetime import timedelta
@@ -90,17 +90,17 @@ def headers(session: str, ticket: str, route: str) -> dict[str, str]:
     return whose | {names.ROUTE: route, names.PREFILL_CHUNK: "8", names.DEADLINE_MS: "60000"}
 
 
-@pytest.fixture(scope="module")
-def pair(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with Site(tmp_path_factory.mktemp("mutual")) as site:
-        site.model(tiny.name, wire_dtype="float32")
-        addresses = {name: f"127.0.0.1:{free_port()}" for name in NODES}
-        processes = [
-            site.start_node(name, tiny, "0:7", "--listen", address, "--dtype", "float32", "--drafts", "off")
-            for name, address in addresses.items()
-        ]
-        with site.serving(tiny.name, processes):
-            yield Pair(site, tiny.name, {name: f"http://{address}" for name, address in addresses.items()})
+@pytest.fixture
+def pair(site: Site, tiny: Path, alias: Callable[[Path, str], Path]) -> Iterator[Pair]:
+    folder = alias(tiny, "tiny-mutual")
+    site.model(folder.name, wire_dtype="float32")
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in NODES}
+    processes = [
+        site.start_node(name, folder, "0:7", "--listen", address, "--dtype", "float32", "--drafts", "off")
+        for name, address in addresses.items()
+    ]
+    with site.serving(folder.name, processes):
+        yield Pair(site, folder.name, {name: f"http://{address}" for name, address in addresses.items()})
 
 
 def test_two_nodes_that_are_each_others_hops_finish_as_many_chats_as_both_take(pair: Pair) -> None:

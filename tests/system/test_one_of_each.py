@@ -12,20 +12,12 @@ from typing import Any
 import pytest
 
 from relay import wire
-from tests.lab.doubles import proxied_site
 from tests.lab.site import Answer, Site, events
 from tests.lab.tap import Tap
 from tests.system.survivors import NUM_TOKENS, PROMPT, Mesh, assert_same, mesh_of
 
-WAIT_S = 2
 SLOW_STEP_S = 8
 DEADLINE_S = 4
-
-
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Tap]]:
-    with proxied_site(tmp_path_factory.mktemp("one"), FAILOVER_WAIT_S=str(WAIT_S)) as site_and_tap:
-        yield site_and_tap
 
 
 class SlowChat:
@@ -59,10 +51,10 @@ class SlowChat:
 
 @pytest.fixture(scope="module")
 def slow_chat(
-    proxied: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory
+    tapped: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[SlowChat, Answer]]:
     """It runs while the other tests of this module do."""
-    site, tap = proxied
+    site, tap = tapped
     folder = tmp_path_factory.mktemp("slow") / "tiny-slow"
     with mesh_of(site, tap, tiny, folder, "tunnel", chunk_tokens=512, copies=1, cuts=("0:5", "5:7")) as mesh:
         quick = mesh.ask(max_tokens=2)
@@ -79,10 +71,10 @@ def is_response(message: bytes) -> bool:
 
 @pytest.fixture(scope="module")
 def mesh(
-    proxied: tuple[Site, Tap], slow_chat: object, tiny: Path, tmp_path_factory: pytest.TempPathFactory
+    tapped: tuple[Site, Tap], slow_chat: object, tiny: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     folder = tmp_path_factory.mktemp("one") / "tiny-one"
-    with mesh_of(*proxied, tiny, folder, "tunnel", copies=1) as mesh:
+    with mesh_of(*tapped, tiny, folder, "tunnel", copies=1) as mesh:
         mesh.learn()
         yield mesh
 
@@ -134,7 +126,7 @@ def text_of(told: list[dict[str, Any]]) -> str:
 
 
 def test_a_node_that_takes_eight_seconds_for_a_step_is_slow_and_not_dead(
-    slow_chat: tuple[SlowChat, Answer], proxied: tuple[Site, Tap]
+    slow_chat: tuple[SlowChat, Answer], tapped: tuple[Site, Tap]
 ) -> None:
     """N10."""
     chat, quick = slow_chat
@@ -144,7 +136,7 @@ def test_a_node_that_takes_eight_seconds_for_a_step_is_slow_and_not_dead(
     assert max(map(len, steps)) >= SLOW_STEP_S // 2, "the client hears that its request lives"
     assert quick.text
     assert not [line for line in lines if '"error"' in line]
-    site, tap = proxied
+    site, tap = tapped
     assert chat.mesh.model in site.model_names()
     for name in chat.mesh.nodes:
         assert tap.opened.count(f"{chat.mesh.key_id(site.peer_id(name))} /ws") == 1, "it has had to connect again"

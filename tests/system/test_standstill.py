@@ -10,28 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.doubles import at_step, head_of, proxied_site, victim_of
+from tests.lab.doubles import at_step, head_of, victim_of
 from tests.lab.ends import eventually
 from tests.lab.site import Site
 from tests.lab.tap import Asked, Tap
 from tests.system.survivors import Mesh, assert_lost, assert_same, mesh_of
 
-PING_S = 2.0
-SITE = {"RELAY_PING_S": str(PING_S), "HEAD_SILENCE_S": "3"}
 NUM_TOKENS = 40  # so that the chat still runs when whoever was lost is back
 STEP = 6
 
 
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Tap]]:
-    with proxied_site(tmp_path_factory.mktemp("standstill"), **SITE) as site_and_tap:
-        yield site_and_tap
-
-
-@pytest.fixture(scope="module")
-def mesh(proxied: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def mesh(tapped: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     folder = tmp_path_factory.mktemp("still") / "tiny-still"
-    with mesh_of(*proxied, tiny, folder, "tunnel", "--patience", "2") as mesh:
+    with mesh_of(*tapped, tiny, folder, "tunnel", "--patience", "2") as mesh:
         mesh.learn(max_tokens=NUM_TOKENS)
         yield mesh
 

@@ -20,9 +20,10 @@ from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
 from nodes.failover import Allow, Failover
+from nodes.forwarding import Session, chunk_size
 from nodes.generation import Generation
 from nodes.hops import Dialler
-from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.pipeline import Pipeline
 from nodes.reroute import Rerouter
 from nodes.resume import Replay
 from nodes.sampling import Sampling

@@ -96,7 +96,8 @@ class Site:
         arguments = ["runnode", "--tracker", self.url, "--model", str(model), "--layers", layers, "--name", name]
         arguments += ["--state-dir", str(self.folder / "nodes" / name), "--threads", "1", *options]
         env = environment(MESHNET_JOIN_TOKEN=self.join_token, **env)
-        node = Process([*manage_py(python), *arguments], env, warm=True, namespace=self.places.get(name))
+        is_warm = "LD_PRELOAD" not in env  # libraries are preloaded into what starts from nothing
+        node = Process([*manage_py(python), *arguments], env, warm=is_warm, namespace=self.places.get(name))
         self.nodes.append(node)
         return node
 

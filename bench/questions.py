@@ -34,14 +34,14 @@ class Question:
 
 SAMPLED = {"temperature": 0.9, "top_p": 0.95}
 QUESTIONS = [
-    Question("the quick brown fox", True, {"temperature": 0, "max_tokens": 300}),
-    Question("hello world", True, {**SAMPLED, "seed": 11, "max_tokens": 500}),
-    Question("what is the lazy dog? " * 20, True, {"temperature": 0, "max_tokens": 200}),
-    Question("a list of the words of a long story: " * 30, False, {**SAMPLED, "seed": 12, "max_tokens": 300}),
-    Question("jumps over", False, {"temperature": 0, "frequency_penalty": 0.7, "max_tokens": 400}),
-    Question("漢字 é 한국어", True, {**SAMPLED, "seed": 13, "presence_penalty": 0.5, "max_tokens": 250}),
-    Question("is it home?", True, {"temperature": 0.7, "seed": 14, "max_tokens": 60}),
-    Question("user assistant system", False, {"temperature": 0, "max_tokens": 800}),
+    Question("the quick brown fox", True, {"temperature": 0, "max_tokens": 150}),
+    Question("hello world", True, {**SAMPLED, "seed": 11, "max_tokens": 250}),
+    Question("what is the lazy dog? " * 20, True, {"temperature": 0, "max_tokens": 100}),
+    Question("a list of the words of a long story: " * 30, False, {**SAMPLED, "seed": 12, "max_tokens": 150}),
+    Question("jumps over", False, {"temperature": 0, "frequency_penalty": 0.7, "max_tokens": 200}),
+    Question("漢字 é 한국어", True, {**SAMPLED, "seed": 13, "presence_penalty": 0.5, "max_tokens": 120}),
+    Question("is it home?", True, {"temperature": 0.7, "seed": 14, "max_tokens": 40}),
+    Question("user assistant system", False, {"temperature": 0, "max_tokens": 400}),
 ]
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from django.db.models import F, Q
 
+from relay import presence
 from tracker import figures
 from tracker.breaker import ACCUSED_WITHIN, FAULTS, Breaker, State, is_accused_enough
 from tracker.models import Failover, Node, SessionHop
@@ -15,10 +16,13 @@ from tracker.models import Failover, Node, SessionHop
 logger = logging.getLogger(__name__)
 
 
-def site_saw(node: Node, reason: str, now: datetime) -> bool:
-    """The site itself saw it fail; whether its breaker opened. For a node whose socket is there: one that is gone is
-    offline, and welcome when it is back."""
-    return _open(node.pk, reason, now)
+def site_saw(peer_id: str, reason: str, now: datetime) -> bool:
+    """The site itself saw it fail; whether its breaker opened. Of a node that is gone nothing is held: it is offline,
+    and welcome when it is back."""
+    node = Node.objects.filter(peer_id=peer_id).first()
+    if node is None or not (presence.is_present(peer_id) or node.is_endpoint_proved(now)):
+        return False
+    return _open(node, reason, now)
 
 
 def accused(failover: Failover, now: datetime) -> bool:
@@ -29,7 +33,7 @@ def accused(failover: Failover, now: datetime) -> bool:
     accusers = dict(_accusers(node, now))
     if node.breaker.state(now) != State.HALF_OPEN and not is_accused_enough(accusers.values()):
         return False
-    return _open(node.pk, f"{_in_words(sorted(accusers))} couldn't go on with it: {failover.cause}", now)
+    return _open(node, f"{_in_words(sorted(accusers))} couldn't go on with it: {failover.cause}", now)
 
 
 def is_well(node: Node, now: datetime) -> None:
@@ -55,10 +59,9 @@ def _in_words(names: Sequence[str]) -> str:
     return f"node {names[0]}" if len(names) == 1 else f"nodes {', '.join(names[:-1])} and {names[-1]}"
 
 
-def _open(node_pk: int, reason: str, now: datetime) -> bool:
-    node = Node.objects.get(pk=node_pk)
+def _open(node: Node, reason: str, now: datetime) -> bool:
     opened = node.breaker.opened(now, reason[:300])
-    if not _write(node_pk, node.breaker, opened):
+    if not _write(node.pk, node.breaker, opened):
         return False
     figures.breaker_openings.inc()
     left_out = opened.until and f"{opened.until:%H:%M:%S}"

@@ -24,7 +24,7 @@ class Candidates:
 
 
 def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = ()) -> Candidates:
-    """`route`: peer ids of a session's route already. They hold its caches, so they may go on with it whatever else."""
+    """`route`: peer ids of a session's route already. They have room for it, and may go on with it whatever else."""
     online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
     found = Candidates({}, [], [])
     for node in online.select_related("shard", "model"):
@@ -38,9 +38,9 @@ def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = 
 
 
 def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:
-    """One that is on the route has room for the session, and wins over another as good: its caches are filled."""
+    """One that is on the route wins over another as good, because its caches are filled; unless it is to be left."""
     layers = node.shard.start_layer, node.shard.end_layer
     if is_on_route:
-        return Candidate(node.peer_id, *layers, load=-1)
+        return Candidate(node.peer_id, *layers, load=-1, is_on_trial=node.duty == Node.Duty.DRAINING)
     is_on_trial = node.breaker.state(now) == State.HALF_OPEN
     return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial)

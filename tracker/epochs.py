@@ -24,17 +24,23 @@ TICKET_MARGIN = timedelta(seconds=60)  # beyond the deadline, in which hops are 
 Hops = list[tuple[Node, RouteElement]]
 
 
-def route_of(model: LanguageModel, now: datetime, without: Collection[str] = (), need_tokens: int = 0) -> Hops:
+def route_of(
+    model: LanguageModel,
+    now: datetime,
+    without: Collection[str] = (),
+    need_tokens: int = 0,
+    route: Collection[str] = (),
+) -> Hops:
     """The nodes to go through and the layers of each, `without` those of these peer ids, for a session of so many
-    tokens. Raises ApiError 503 naming the layers that are missing."""
+    tokens that has gone through `route` so far. Raises ApiError 503 naming the layers that are missing."""
     if not model.num_layers:
         raise ApiError(503, f"No node has joined for {model.name} yet.", code="no_route")
-    found = candidates_of(model, now)
+    found = candidates_of(model, now, route)
     try:
-        route = find_route(found.but(without), model.num_layers, random.SystemRandom(), need_tokens)
+        elements = find_route(found.but(without), model.num_layers, random.SystemRandom(), need_tokens)
     except NoRoute as error:
         raise no_route(f"{model.name} can't answer now: {error}", found) from None
-    return hops_of(route, found)
+    return hops_of(elements, found)
 
 
 def no_route(why: str, found: Candidates) -> ApiError:

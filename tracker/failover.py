@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from django.utils import timezone
 
-from tracker import successors
+from tracker import accusations, successors
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
@@ -118,7 +118,7 @@ async def _next_chats(
     """The chat at its next head, the last item; None each time that there is none yet. Raises ApiError."""
     logger.warning("session %s: %s failed: %s", chat.short_id, chat.head, failed.error.message)
     if failed.loss is Loss.SILENT:
-        await in_thread(successors.accuse, chat.head.peer_id, failed.error.message, timezone.now())
+        await in_thread(accusations.site_saw, chat.head.peer_id, failed.error.message, timezone.now())
     pause_s, longest_s = POLL_S
     while True:
         now = _now()

@@ -9,17 +9,16 @@ import asyncio
 import contextvars
 import logging
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
-from asgiref.sync import sync_to_async
-from django.db import close_old_connections
 from django.utils import timezone
 
 from relay import presence, wire
 from tracker import accusations
+from tracker.background import in_thread
 from tracker.heads import HeadCall, by_http, through_relay
 from tracker.models import Lease, Node
 
@@ -27,11 +26,9 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 2.0  # between two looks for nodes that may come back
 LEASE = timedelta(seconds=3 * PERIOD_S)  # of the process that does it
-DEADLINE_S = 3.0
+DEADLINE_S = 5.0  # a node whose machine is overloaded answers late
 MAX_AT_ONCE = 50
 FAILURES = frozenset({500, 502, 504})  # a busy relay says nothing about a node
-
-Result = TypeVar("Result")
 
 
 async def failure_of(call: HeadCall, deadline_s: float = DEADLINE_S) -> str | None:
@@ -79,7 +76,7 @@ class Prober:
             await asyncio.wait(tasks)
 
     async def _look_for_recovered(self) -> None:
-        for node in await sync_to_async(_in_thread)(lambda: _half_open(self._holder)):
+        for node in await in_thread(_half_open, self._holder):
             self.look_at(node)
 
 
@@ -87,7 +84,7 @@ prober = Prober()
 
 
 def _beside(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """As a task with an empty context: in a request's, asgiref would use the request's thread, which ends with it."""
+    """As a task of its own, with nothing of the request's context."""
 
     async def logged() -> None:
         try:
@@ -104,10 +101,9 @@ async def _check(node: Node) -> None:
         return
     failure = await failure_of(call)
     if failure is None:
-        await sync_to_async(_in_thread)(lambda: accusations.is_well(node, timezone.now()))
-    elif _way_to(node):
-        why = f"asked how it is, {failure}"
-        await sync_to_async(_in_thread)(lambda: accusations.site_saw(node, why, timezone.now()))
+        await in_thread(accusations.is_well, node, timezone.now())
+    else:
+        await in_thread(accusations.site_saw, node.peer_id, f"asked how it is, {failure}", timezone.now())
 
 
 def _way_to(node: Node) -> HeadCall | None:
@@ -119,14 +115,6 @@ def _way_to(node: Node) -> HeadCall | None:
 
 def _half_open(holder: str) -> list[Node]:
     now = timezone.now()
-    if not Lease.take("probes", holder, now, LEASE):
-        return []
     over = Node.objects.filter(breaker_until__lte=now)
-    return list(over.online(now, presence.present())[:MAX_AT_ONCE])
-
-
-def _in_thread(use: Callable[[], Result]) -> Result:
-    try:
-        return use()
-    finally:
-        close_old_connections()
+    nodes = list(over.online(now, presence.present())[:MAX_AT_ONCE])
+    return nodes if nodes and Lease.take("probes", holder, now, LEASE) else []

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from tracker import epochs, figures
+from tracker.breaker import FAULTS
 from tracker.candidates import candidates_of
 from tracker.detours import detour
 from tracker.epochs import Hops
@@ -29,39 +30,62 @@ MAX_A_MINUTE = 3  # of one session: more often than that no mesh loses nodes, an
 MINUTE = timedelta(minutes=1)
 
 
+class NoDetour(ApiError):
+    """Nobody else has the layers of a node that its head says has `failed`; None where that is no fault of its."""
+
+    def __init__(self, why: ApiError, failed: Node | None) -> None:
+        super().__init__(why.status, why.message, code=why.code, headers=why.headers)
+        self.failed = failed
+
+
 def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tuple[Failover, dict[str, Any]]:
     """Takes the session to its next epoch; what was written, and what the head is told. Raises ApiError."""
     session = _session_of(head, session_id, wanted.epoch, now)
+    if session.epoch != wanted.epoch:
+        return _again(session, head, wanted.epoch, now)
     _check_rate(session, now)
     route = list(session.hops.filter(epoch=session.epoch).select_related("node"))
-    lost = _lost_hop(route, wanted)
-    hops = _next_route(session, route, lost, wanted, now)
+    left = _draining(route) if wanted.lost.code == Failover.Kind.MOVE else [_lost_hop(route, wanted)]
+    hops = _next_route(session, route, left, wanted, now)
     with transaction.atomic():
         if not epochs.raise_epoch(session):
             raise _stale(session)
         epochs.write_hops(session, hops)
-        failover = _write(session, lost, head, wanted, now)
-        ticket = epochs.ticket_for(session, hops)
+        failover = _write(session, left[0], head, wanted, now)
+        answer = _answer(session, hops, now)
     figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
     logger.warning(
-        "session %s goes on in epoch %d without node %s (%s, %s: %s); instead: %s",
-        *(session.short_id, session.epoch, lost.node_name, lost.layers, failover.code, failover.cause, by or "nobody"),
+        "session %s goes on in epoch %d without node %s: %s; instead: %s",
+        *(session.short_id, session.epoch, failover, failover.cause, by or "nobody"),
     )
-    downstream = [epochs.hop_of(node, element, now).as_dict() for node, element in hops[1:]]
-    return failover, {"epoch": session.epoch, "ticket": ticket, "route": downstream, "now": now.timestamp()}
+    return failover, answer
 
 
 def _session_of(head: Node, session_id: str, epoch: int, now: datetime) -> ChatSession:
-    """The running session that this node heads in this epoch. Raises ApiError 403, 404, 409."""
+    """The running session that this node heads or has headed in this epoch. Raises ApiError 403, 404."""
     session = ChatSession.objects.select_related("model").filter(session_id=session_id).first()
     if session is None or session.state != ChatSession.State.RUNNING or session.deadline <= now:
         raise ApiError(404, "no such session runs here; it may have ended", code="not_found")
     if not session.hops.filter(epoch=epoch, position=0, node=head).exists():
         raise ApiError(403, f"node {head.name} isn't the head of this session in epoch {epoch}", code="forbidden")
-    if epoch != session.epoch:
-        raise _stale(session)
     return session
+
+
+def _again(session: ChatSession, head: Node, epoch: int, now: datetime) -> tuple[Failover, dict[str, Any]]:
+    """The route that this head was given before, where the answer may have been lost. Raises ApiError 409."""
+    given = session.failovers.filter(epoch=session.epoch, reported_by=head).select_related("node").first()
+    rows = list(session.hops.filter(epoch=session.epoch).select_related("node__model"))
+    hops = [(row.node, RouteElement(row.node.peer_id, row.start_layer, row.end_layer)) for row in rows if row.node]
+    if given is None or epoch + 1 != session.epoch or len(hops) < len(rows):
+        raise _stale(session)
+    return given, _answer(session, hops, now)
+
+
+def _answer(session: ChatSession, hops: Hops, now: datetime) -> dict[str, Any]:
+    downstream = [epochs.hop_of(node, element, now).as_dict() for node, element in hops[1:]]
+    ticket = epochs.ticket_for(session, hops)
+    return {"epoch": session.epoch, "ticket": ticket, "route": downstream, "now": now.timestamp()}
 
 
 def _stale(session: ChatSession) -> ApiError:
@@ -71,7 +95,7 @@ def _stale(session: ChatSession) -> ApiError:
 
 def _check_rate(session: ChatSession, now: datetime) -> None:
     """Only routes that were given count: a head that waits for one asks again and again. Raises ApiError 429."""
-    given = session.failovers.exclude(kind=Failover.Kind.HEAD).filter(at__gt=now - MINUTE).order_by("-at")
+    given = session.failovers.filter(reported_by__isnull=False, at__gt=now - MINUTE).order_by("-at")
     times = list(given.values_list("at", flat=True)[:MAX_A_MINUTE])
     if len(times) == MAX_A_MINUTE:
         wait_s = max(1, math.ceil((times[-1] + MINUTE - now).total_seconds()))
@@ -88,26 +112,36 @@ def _lost_hop(route: list[SessionHop], wanted: Reroute) -> SessionHop:
     raise ApiError(400, f"lost: no hop after the head has layers {layers} on this peer", code="bad_request")
 
 
+def _draining(route: list[SessionHop]) -> list[SessionHop]:
+    """The hops to leave, of a head that was asked to move its session and not told from whom. Raises ApiError 503."""
+    left = [hop for hop in route[1:] if hop.node and hop.node.duty == Node.Duty.DRAINING]
+    if not left:
+        raise ApiError(503, "no node after the head is being drained: go on as before", code="no_route")
+    return left
+
+
 def _next_route(
-    session: ChatSession, route: list[SessionHop], lost: SessionHop, wanted: Reroute, now: datetime
+    session: ChatSession, route: list[SessionHop], left: list[SessionHop], wanted: Reroute, now: datetime
 ) -> Hops:
-    """Nodes that failed this session before are asked again only where nobody else has their layers. Raises ApiError
-    503 naming the layers that nobody else holds."""
-    elements, lost_peer_id = _elements(route), wanted.lost.peer_id
-    found = candidates_of(session.model, now, {element.peer_id for element in elements} - {lost_peer_id})
+    """Nodes that failed this session before are asked again only where nobody else has their layers. Raises NoDetour
+    naming the layers that nobody else holds."""
+    elements, leaves = _elements(route), {hop.node.peer_id for hop in left if hop.node}
+    found = candidates_of(session.model, now, {element.peer_id for element in elements} - leaves)
     head = route[0].node
     assert head is not None  # it is the one that asks
     found.nodes.setdefault(head.peer_id, head)  # it asks: so it is there, whatever its socket to the relay says
     failed = set(wanted.failed) - {element.peer_id for element in elements}
     head_end, need_tokens = head.shard.end_layer, (wanted.position or 0) + session.max_tokens
-    for without in ({lost_peer_id, *failed}, {lost_peer_id}):
+    for without in (leaves | failed, leaves):
         try:
             others = found.but(without)
-            hops = detour(elements, lost.position, others, head_end, random.SystemRandom(), need_tokens)
+            hops = detour(elements, left[0].position, others, head_end, random.SystemRandom(), need_tokens)
             return epochs.hops_of(hops, found)
         except NoRoute as error:
             why = error
-    raise epochs.no_route(f"session {session.short_id} can't do without node {lost.node_name}: {why}", found)
+    names = " and ".join(hop.node_name for hop in left)
+    refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
+    raise NoDetour(refusal, left[0].node if wanted.lost.code in FAULTS else None)
 
 
 def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:

@@ -8,13 +8,12 @@ from datetime import datetime
 
 from django.db import transaction
 
-from relay import presence
 from relay.wire import Code
-from tracker import accusations, chats, epochs, figures, orders
+from tracker import chats, epochs, figures, orders
 from tracker.chats import Chat, RouteHead
 from tracker.epochs import Hops
 from tracker.errors import ApiError
-from tracker.models import ChatSession, Failover, Node, SessionHop
+from tracker.models import ChatSession, Failover, SessionHop
 
 MAX_RACES = 3  # with heads that ask for the next epoch, too
 
@@ -54,22 +53,17 @@ def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     return replace(chat, epoch=session.epoch, head=RouteHead.of(hops), request=request, call=call)
 
 
-def accuse(peer_id: str, cause: str, now: datetime) -> None:
-    """Of a head that said nothing for too long, though its socket is there: others shouldn't be sent to it either."""
-    node = Node.objects.filter(peer_id=peer_id).first()
-    if node and (presence.is_present(peer_id) or not node.uses_relay):
-        accusations.site_saw(node, f"it headed a chat, and {cause}", now)
-
-
 def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) -> Hops:
     """Raises ApiError 503."""
+    hops = session.hops.filter(epoch=session.epoch).select_related("node")
+    route = {hop.node.peer_id for hop in hops if hop.node}
     need_tokens = num_prompt + session.max_tokens
     try:
-        return epochs.route_of(session.model, now, lost.heads, need_tokens)
+        return epochs.route_of(session.model, now, lost.heads, need_tokens, route)
     except ApiError:
         if len(lost.heads) == len(lost.resting):
             raise
-    return epochs.route_of(session.model, now, lost.resting, need_tokens)
+    return epochs.route_of(session.model, now, lost.resting, need_tokens, route)
 
 
 def _take_next_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> None:

@@ -131,6 +131,10 @@ class Site:
         """What operators do in the admin: nodes that failed get sessions again at once."""
         self._sql("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
 
+    def give_duty(self, name: str, duty: str) -> None:
+        """Also of the admin: works, paused or draining."""
+        self._sql("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
+
     def _sql(self, statement: str, *values: Any) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:
             with database:

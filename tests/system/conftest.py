@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from nodes import catalog
+from tests.lab.doubles import proxied_site
 from tests.lab.site import Site
+from tests.lab.tap import Tap
 from tests.nodes.models import make_tiny_llama
 
 
@@ -16,6 +18,14 @@ from tests.nodes.models import make_tiny_llama
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Site(tmp_path_factory.mktemp("site")) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def tapped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Tap]]:
+    """Another site, whose relay nodes reach past a tap. It is quicker to notice and to give up than as shipped."""
+    settings = {"RELAY_PING_S": "3", "HEAD_SILENCE_S": "4", "FAILOVER_WAIT_S": "2"}
+    with proxied_site(tmp_path_factory.mktemp("tapped"), **settings) as site_and_tap:
+        yield site_and_tap
 
 
 @pytest.fixture(scope="session")

@@ -10,28 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.doubles import at_step, head_of, proxied_site, victim_of
+from tests.lab.doubles import at_step, head_of, victim_of
 from tests.lab.ends import eventually
 from tests.lab.site import Site
 from tests.lab.tap import Asked, Tap
 from tests.system.survivors import Mesh, assert_lost, assert_same, mesh_of
 
-PING_S = 2.0
-SITE = {"RELAY_PING_S": str(PING_S), "HEAD_SILENCE_S": "3"}
 NUM_TOKENS = 40  # so that the chat still runs when whoever was lost is back
 STEP = 6
 
 
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Tap]]:
-    with proxied_site(tmp_path_factory.mktemp("standstill"), **SITE) as site_and_tap:
-        yield site_and_tap
-
-
-@pytest.fixture(scope="module")
-def mesh(proxied: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+def mesh(tapped: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     folder = tmp_path_factory.mktemp("still") / "tiny-still"
-    with mesh_of(*proxied, tiny, folder, "tunnel", "--patience", "2") as mesh:
+    with mesh_of(*tapped, tiny, folder, "tunnel", "--patience", "2") as mesh:
         mesh.learn(max_tokens=NUM_TOKENS)
         yield mesh
 
@@ -85,7 +77,7 @@ def test_the_work_of_a_node_in_a_black_hole_is_done_elsewhere(woken: Mesh, role:
 def test_a_stopped_replica_makes_one_request_slow_at_most_and_works_again_when_it_is_woken(woken: Mesh) -> None:
     """N3."""
     mesh = woken
-    name = f"{mesh.model}-last-0"
+    name = f"{mesh.model}-5to7-0"
     mesh.nodes[name].send(signal.SIGSTOP)
     stories = [mesh.site.story(mesh.ask().completion_id) for _ in range(4)]
     assert sum(bool(story["failovers"]) for story in stories) <= 1

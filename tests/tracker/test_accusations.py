@@ -58,11 +58,18 @@ def state(node: Node, seconds: float = 0) -> State:
 
 
 def test_what_the_site_saw_itself_is_enough(node: Node) -> None:
-    assert accusations.site_saw(node, "it said nothing for 5 s", NOW)
+    assert accusations.site_saw(node.peer_id, "it said nothing for 5 s", NOW)
     assert state(node) == State.OPEN
-    assert not accusations.site_saw(node, "again", NOW)
+    assert not accusations.site_saw(node.peer_id, "again", NOW)
     node.refresh_from_db()
     assert (node.breaker_reason, node.breaker_openings) == ("it said nothing for 5 s", 1)
+
+
+def test_of_a_node_that_is_gone_nothing_is_held(make_node: MakeNode) -> None:
+    gone = make_node("gone")
+    assert not accusations.site_saw(gone.peer_id, "it said nothing for 5 s", NOW)
+    assert not accusations.site_saw("ab" * 16, "it was deleted", NOW)
+    assert state(gone) == State.CLOSED
 
 
 def test_one_owner_may_accuse_as_often_as_he_likes(node: Node, accuse: Callable[..., bool]) -> None:
@@ -92,7 +99,7 @@ def test_what_is_no_fault_accuses_nobody(node: Node, accuse: Callable[..., bool]
 def test_a_node_on_trial_is_left_out_again_by_the_session_that_tried_it(
     node: Node, accuse: Callable[..., bool]
 ) -> None:
-    accusations.site_saw(node, "it said nothing", NOW)
+    accusations.site_saw(node.peer_id, "it said nothing", NOW)
     node.refresh_from_db()
     assert accuse(join_token("one"), seconds=10)
     assert state(node, 29) == State.OPEN
@@ -124,7 +131,7 @@ def test_a_session_that_ended_otherwise_clears_nobody(node: Node, ended: str) ->
 
 
 def test_a_node_that_answers_is_used_again_when_its_time_is_over(node: Node) -> None:
-    accusations.site_saw(node, "it said nothing", NOW)
+    accusations.site_saw(node.peer_id, "it said nothing", NOW)
     for seconds, after in ((9, State.OPEN), (10, State.CLOSED)):
         node.refresh_from_db()
         accusations.is_well(node, NOW + timedelta(seconds=seconds))
@@ -133,8 +140,8 @@ def test_a_node_that_answers_is_used_again_when_its_time_is_over(node: Node) -> 
 
 
 def test_an_answer_that_was_overtaken_by_a_failure_changes_nothing(node: Node) -> None:
-    accusations.site_saw(node, "it said nothing", NOW)
+    accusations.site_saw(node.peer_id, "it said nothing", NOW)
     before = Node.objects.get()
-    accusations.site_saw(node, "and again", NOW + timedelta(seconds=10))
+    accusations.site_saw(node.peer_id, "and again", NOW + timedelta(seconds=10))
     accusations.is_well(before, NOW + timedelta(seconds=10))
     assert state(node, 10) == State.OPEN

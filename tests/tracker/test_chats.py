@@ -237,10 +237,12 @@ def test_room_that_a_heartbeat_tells_is_told_with_what_was_given_before(make_nod
     assert node.room_tokens == 180
 
 
-@pytest.mark.parametrize("duty", [Node.Duty.PAUSED, Node.Duty.DRAINING])
-def test_a_node_off_duty_gets_no_session_and_is_named(make_node: MakeNode, connect: Connect, duty: str) -> None:
+@pytest.mark.parametrize(("duty", "words"), [(Node.Duty.PAUSED, "paused"), (Node.Duty.DRAINING, "being drained")])
+def test_a_node_off_duty_gets_no_session_and_is_named(
+    make_node: MakeNode, connect: Connect, duty: str, words: str
+) -> None:
     connect(make_node("idle", duty=duty))
-    with pytest.raises(ApiError, match=rf"layers 0–11 have no node online \(node idle is {duty} by the operator\)"):
+    with pytest.raises(ApiError, match=rf"layers 0–11 have no node online \(node idle is {words} by the operator\)"):
         begin()
 
 

@@ -16,10 +16,11 @@ from relay import headers, wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket, done, said, sse
 from tracker import answers, chats, failover, proxy
+from tracker.breaker import State
 from tracker.errors import ApiError
 from tracker.failover import Losses
 from tracker.listening import Loss
-from tracker.models import ChatSession, Failover
+from tracker.models import ChatSession, Failover, Node
 from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -117,6 +118,22 @@ def mesh(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> Mesh:
 def text_of(parts: list[Any]) -> str:
     choices = [part["choices"][0] for part in parts if isinstance(part, dict) and part.get("choices")]
     return "".join(choice["delta"]["content"] for choice in choices)
+
+
+def test_a_head_that_fell_silent_is_left_out_for_a_while(mesh: Mesh, settings: Settings) -> None:
+    settings.HEAD_SILENCE_S = 0.2
+    mesh.first_is(after(1, then=lambda request: []))
+    assert text_of([part for part in mesh.chat() if isinstance(part, dict)]) == "Hello world"
+    silent = mesh.rows[mesh.asked[0][0]]
+    silent.refresh_from_db()
+    assert silent.breaker.state(timezone.now()) == State.OPEN
+    assert silent.breaker_reason == "it said nothing for 0.2 s"
+
+
+def test_a_head_that_has_gone_is_welcome_when_it_is_back(mesh: Mesh) -> None:
+    mesh.first_is(after(1))
+    mesh.chat()
+    assert not Node.objects.exclude(breaker_until=None).exists()
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

@@ -163,12 +163,12 @@ def test_where_nobody_has_the_layers_they_are_named_and_nothing_changes(
     assert (session.epoch, Failover.objects.count()) == (0, 0)
 
 
-@pytest.mark.parametrize("duty", [Node.Duty.PAUSED, Node.Duty.DRAINING])
+@pytest.mark.parametrize(("duty", "words"), [(Node.Duty.PAUSED, "paused"), (Node.Duty.DRAINING, "being drained")])
 def test_a_node_that_takes_no_new_sessions_takes_over_none(
-    session: ChatSession, route: tuple[Node, Node, Node], online: Online, duty: str
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online, duty: str, words: str
 ) -> None:
     online("spare", 4, 8, duty=duty)
-    assert f"(node spare is {duty} by the operator)" in refused(session, route[0], route[1]).message
+    assert f"(node spare is {words} by the operator)" in refused(session, route[0], route[1]).message
 
 
 def test_a_paused_node_finishes_what_it_has(
@@ -187,12 +187,53 @@ def test_a_head_whose_socket_is_away_for_a_moment_may_ask(
     assert hops(ask(session, head, middle))[-1][0] == tail.peer_id
 
 
-def test_a_node_that_is_drained_is_left_as_a_move(
+MOVE = {"code": "move", "cause": "a node of the route is being drained"}
+
+
+def test_a_head_that_is_to_move_is_told_a_route_without_the_drained_node(
     session: ChatSession, route: tuple[Node, Node, Node], online: Online
 ) -> None:
-    online("spare", 4, 8)
-    ask(session, route[0], route[1], seen={"code": "move", "cause": "the tracker asked for it"})
-    assert session.failovers.get().kind == Failover.Kind.MOVE
+    (head, middle, tail), spare = route, online("spare", 8, 12)
+    Node.objects.filter(pk=tail.pk).update(duty=Node.Duty.DRAINING)
+    assert hops(ask(session, head, middle, seen=MOVE)) == [(middle.peer_id, 4, 8), (spare.peer_id, 8, 12)]
+    failover = session.failovers.get()
+    assert (failover.kind, failover.node_name) == (Failover.Kind.MOVE, "tail")
+
+
+def test_a_route_with_several_drained_nodes_is_left_at_once(
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online
+) -> None:
+    (head, middle, _), whole = route, online("whole", 0, 12)
+    Node.objects.exclude(pk=whole.pk).update(duty=Node.Duty.DRAINING)
+    assert hops(ask(session, head, middle, seen=MOVE)) == [(whole.peer_id, 4, 12)]
+
+
+def test_a_drained_node_that_nobody_can_stand_in_for_goes_on(
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online
+) -> None:
+    (head, middle, tail), _ = route, online("spare", 4, 8)
+    Node.objects.filter(pk=tail.pk).update(duty=Node.Duty.DRAINING)
+    assert refused(session, head, middle, seen=MOVE).code == "no_route"
+    assert hops(ask(session, head, middle))[-1] == (tail.peer_id, 8, 12)
+
+
+def test_a_move_that_is_over_changes_nothing(session: ChatSession, route: tuple[Node, Node, Node]) -> None:
+    error = refused(session, route[0], route[1], seen=MOVE)
+    assert (error.status, error.code) == (503, "no_route")
+    assert "go on as before" in error.message
+
+
+def test_an_answer_that_was_lost_is_given_again(
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online
+) -> None:
+    (head, middle, _), _ = route, online("spare", 4, 8)
+    first, again = ask(session, head, middle), ask(session, head, middle)
+    assert (again["epoch"], again["route"]) == (first["epoch"], first["route"])
+    assert again["ticket"] == first["ticket"]
+    assert Failover.objects.count() == 1
+    other = ChatSession.objects.get()
+    assert epochs.raise_epoch(other)
+    assert refused(session, head, middle).code == "stale"
 
 
 def test_only_the_head_of_the_session_may_ask(session: ChatSession, route: tuple[Node, Node, Node]) -> None:

@@ -1,9 +1,10 @@
 """How long a chat stands still when one of its nodes is killed: from SIGKILL to the next token, as its client sees it.
 
 A tiny model in float32 on three pairs of nodes, one node of each pair on the route, all on this machine. The victim is
-killed as soon as a certain token has come; the other one of its pair goes on. What the new route is filled from is what
-the head has kept: activations as they went over the wire or, with `--keep-activations 0`, token ids. A head that is
-lost takes its own along. Each answer must be the undisturbed one.
+killed as soon as a certain token has come; the other one of its pair goes on. What had left before the kill and comes
+after it isn't counted: the site says at which token it was noticed. The new route is filled from what the head has
+kept: activations as they went over the wire or, with `--keep-activations 0`, token ids. A head that is lost takes its
+own along. Each answer must be the undisturbed one.
 
     python -m bench.failover [--quick] [--json]
 """
@@ -15,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 from bench.chats import Chat, ask
@@ -86,37 +86,30 @@ def kill(site: Site, pairs: Pairs, victim: str, keeps: str, at_token: int, undis
     survivor = chat(site, watch)
     [(name, moment)] = killed
     pairs.restart(name)
-    waited_ms = resume_ms(survivor.times, moment)
-    print(f"{name} killed at token {at_token}, heads keep {keeps}: {waited_ms:.0f} ms", flush=True)
     assert survivor.ids == undisturbed.ids, f"{name} was killed at token {at_token}, and the answer is another"
-    return Resumed(victim, keeps, waited_ms, *told_of_last(pairs, name))
+    position, told_ms, replayed, replay_ms = told_of_last(pairs, name)
+    waited_ms = (survivor.times[position - len(survivor.prompt_ids)] - moment) * 1000
+    print(f"{name} killed at token {at_token}, heads keep {keeps}: {waited_ms:.0f} ms", flush=True)
+    return Resumed(victim, keeps, waited_ms, told_ms, replayed, replay_ms)
 
 
 def chat(site: Site, watch: Callable[[Chat], None] | None = None) -> Chat:
     return ask(site, MODEL, PROMPT, NUM_TOKENS, watch=watch, logit_bias={END_OF_TEXT: -100})
 
 
-def resume_ms(times: list[float], killed: float) -> float:
-    """To the end of the longest wait for a token since: what had left before comes without one."""
-    arrived = [killed, *(moment for moment in times if moment > killed)]
-    _, ended = max((after - before, after) for before, after in pairwise(arrived))
-    return (ended - killed) * 1000
-
-
-def told_of_last(pairs: Pairs, name: str) -> tuple[float, int, float]:
-    """What the site wrote of the session that ended now."""
+def told_of_last(pairs: Pairs, name: str) -> tuple[int, float, int, float]:
+    """Of the session that ended now: tokens until the loss, the head's time to the next, the replay."""
     until = time.monotonic() + TOLD_S
     query = (
-        "SELECT node_name, resume_ms, replayed_tokens, replay_compute_ms FROM tracker_failover "
+        "SELECT node_name, position, resume_ms, replayed_tokens, replay_compute_ms FROM tracker_failover "
         "WHERE resume_ms IS NOT NULL AND session_id = (SELECT max(id) FROM tracker_chatsession)"
     )
     while len(rows := pairs.rows(query)) != 1:
         assert time.monotonic() < until, f"{name} was killed; the site tells of {len(rows)} failovers"
         time.sleep(0.05)
-    [(told, *figures)] = rows
+    [(told, position, resumed_ms, replayed, replay_ms)] = rows
     assert told == name, f"{name} was killed; the site says {told}"
-    resumed_ms, replayed, replay_ms = figures
-    return resumed_ms, replayed, replay_ms
+    return position, resumed_ms, replayed, replay_ms
 
 
 def of(resumed: list[Resumed], victim: str, keeps: str, figure: str) -> list[float]:

@@ -20,6 +20,7 @@ MAX_FIELD_CHARS = 500
 
 _CREDENTIAL = re.compile(r"\b((?:join|node|key)_[0-9a-f]{4,60})\.[A-Za-z0-9_-]{16,120}")  # <key_id>.<secret>
 _BEARER = re.compile(r"(?i)\b(bearer\s+)(?!must\b|<)[A-Za-z0-9._~+/=-]{8,}")
+_SESSION = re.compile(r"(sessions/(?:[a-z]+-)?[0-9a-f]{8})[0-9a-f]{24}\b")  # in the path of a request
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 _SECRET_NAMES = re.compile(r"(?i).*(token|ticket|secret|credential|authorization|password|cookie|api_?key|node_?key)")
 _BODY_NAMES = frozenset({"body", "data", "content", "messages", "prompt", "text"})
@@ -65,9 +66,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def redacted(text: str) -> str:
-    """Without the secret parts of credentials, bearers and URLs."""
+    """Without the secret parts of credentials, bearers, session ids in paths, and URLs."""
     text = _CREDENTIAL.sub(r"\1.…", text)
     text = _BEARER.sub(r"\1…", text)
+    text = _SESSION.sub(r"\1…", text)
     return _PASSWORD_IN_URL.sub(r"\1…@", text)
 
 

@@ -188,9 +188,10 @@ class NodeApi:
             older = self._running(session)
             if any(one.epoch >= epoch for one in older):
                 raise WireError(Code.FORBIDDEN, "the session is running")
+            leaving = self._num_leaving()
             for one in older:
                 one.supersede()
-            if max(self._num_current(), self._num_leaving()) >= self._max_chats:
+            if max(self._num_current(), leaving) >= self._max_chats:
                 raise WireError(Code.BUSY, f"this node heads {self._max_chats} chats, and takes no more")
             self._chats[session, epoch] = chat
         threading.Thread(target=self._run, args=(chat,), name=f"chat-{session[:8]}", daemon=True).start()

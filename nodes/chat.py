@@ -19,9 +19,10 @@ from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine, EngineError
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
 from nodes.failover import Allow, Failover
+from nodes.forwarding import Session, chunk_size
 from nodes.generation import Generation
 from nodes.hops import Dialler
-from nodes.pipeline import Pipeline, Session, chunk_size
+from nodes.pipeline import Pipeline
 from nodes.reroute import Rerouter
 from nodes.resume import PARAM as RESUME
 from nodes.resume import Replay, ResumeError, ResumeMismatch
@@ -268,7 +269,7 @@ def _shown(error: Exception) -> CompletionError:
             return CompletionError(409, RESUME_MISMATCH, str(error))
         case DeadlineOver():
             return CompletionError(504, wire.Code.DEADLINE, str(error))
-        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code):
+        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code) | HopFailed(code=wire.Code.BUSY as code):
             return CompletionError(wire.STATUS[wire.Code(code)], code, str(error))
         case Busy():
             return CompletionError(503, wire.Code.BUSY, str(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ NODE_FAILED = "node_failed"
 
 # Answers of the node itself: asking it again on another path would change nothing.
 _FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL}
+
+_FULL = {Code.BUSY, Code.PEER_BUSY, Code.RATE_LIMITED}
 
 
 class HopRefused(Exception):
@@ -181,8 +183,7 @@ class DownstreamHop:
                 codes.add(error.code or NODE_FAILED)
                 self._note(path, error, others)
         found = "; ".join(f"{name}: {causes[name]}" for name in ("tunnel", "relay", "direct") if name in causes)
-        code = Code.DRAINING if Code.DRAINING in codes else NODE_FAILED
-        raise HopFailed(f"pipeline error: {self}: {found}", self, code)
+        raise HopFailed(f"pipeline error: {self}: {found}", self, _word_for(codes))
 
     def _try(
         self, path: Path, method: str, target: str, headers: Mapping[str, str], body: bytes, deadline: Deadline
@@ -212,6 +213,13 @@ class DownstreamHop:
         for going another way."""
         patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
         return deadline.at_most(min(deadline.left_s() / 2, max(patience_s, slow_s)))
+
+
+def _word_for(codes: Collection[str]) -> str:
+    """What it was, from what was answered on each path: a node that is full or leaves hasn't failed."""
+    if Code.DRAINING in codes:
+        return Code.DRAINING
+    return Code.BUSY if codes and _FULL.issuperset(codes) else NODE_FAILED
 
 
 def _number(text: str | None) -> float:

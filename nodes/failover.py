@@ -16,7 +16,7 @@ from typing import Any
 
 from nodes.backoff import Backoff
 from nodes.deadline import Cancelled, Deadline
-from nodes.downstream import DownstreamHop, HopFailed, HopRefused
+from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
 from nodes.pipeline import Pipeline
 from nodes.reroute import MOVE, Loss, NextRoute, NoAnswer, NotNow, NotOurs, Refused, Rerouter
 from nodes.sessions import Stale
@@ -97,7 +97,8 @@ class Failover:
         left_s = min(FAILOVER_WAIT_S - (self.clock() - self._lost_at), session.deadline.left_s())
         pause_s = LEAST_PAUSE_S + self.backoff.next_s()
         if left_s <= pause_s or isinstance(why, Refused):
-            raise HopFailed(f"{error}; no other node could take over: {why}", hop) from error
+            code = Code.BUSY if error.code == Code.BUSY else NODE_FAILED
+            raise HopFailed(f"{error}; no other node could take over: {why}", hop, code) from error
         self.wait(session.deadline, pause_s)
 
     def move(self, position: int) -> bool:

@@ -16,7 +16,11 @@ from nodes.drafts import MAX_DRAFTS
 from nodes.hops import HopAnswer
 from nodes.sampling import Sampled, Sampling
 from relay import headers as names
-from relay.wire import Code
+from relay.wire import MAX_META_BYTES, Code
+
+MAX_CHUNK_TOKENS = 512
+_ID_BYTES = 8  # of a token id and its comma
+_OTHER_HEADERS_BYTES = 1024  # of a step: all but its ids, its sampling and its ticket
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class StepInHand:
         if answer.headers.get(names.SHAPE) != self.shape or len(answer.body) != len(self.body):
             got = f"{answer.headers.get(names.SHAPE)} in {len(answer.body)} bytes"
             wanted = f"{self.shape} in {len(self.body)} were asked for"
-            raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.BAD_ANSWER)
+            raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.INTERNAL)
         self.boundary, self.body = hop.hop.end_layer, answer.body
         hop.num_held = self.end
 
@@ -80,7 +84,7 @@ class StepInHand:
             return read_sampled(answer.body), _drafts_taken(answer)
         except ValueError as error:
             text = f"pipeline error: {hop} answered no list of token ids: {error}"
-            raise HopFailed(text, hop, Code.BAD_ANSWER) from None
+            raise HopFailed(text, hop, Code.INTERNAL) from None
 
     def _headers(self, hop: DownstreamHop, session: Session) -> dict[str, str]:
         headers = session.headers() | {
@@ -98,6 +102,15 @@ class StepInHand:
         if self.num_drafts:
             headers[names.DRAFTS] = str(self.num_drafts)
         return headers
+
+
+def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int:
+    """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message.
+
+    header_bytes: of the ticket and the sampling, beside which the ids travel. 0 where not even one id fits.
+    """
+    room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
+    return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
 
 
 def _drafts_taken(answer: HopAnswer) -> int:

@@ -211,12 +211,14 @@ class Membership:
         self._endpoint_error = error
 
     def _lost(self, error: TrackerUnreachable) -> float:
-        """Seconds until it is tried again."""
+        """Seconds until it is tried again. Soon, the first time: perhaps only the kept connection is dead, forgotten
+        by a router, and finding that out has taken half the lease."""
         now = time.monotonic()
         if self._lost_at is None:
             self._lost_at = self._said_at = now
             logger.warning("The tracker can't be reached: %s; trying on", error)
-        elif now - self._said_at >= REMINDER_S:
+            return self._backoff.next_s()
+        if now - self._said_at >= REMINDER_S:
             self._said_at = now
             logger.warning("The tracker hasn't been reached for %.0f minutes: %s", (now - self._lost_at) / 60, error)
         return self._heartbeat_s + self._backoff.next_s()

@@ -18,13 +18,9 @@ from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
 from nodes.forwarding import Session as Session
 from nodes.forwarding import StepInHand
+from nodes.route import Route
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
-from relay import headers as names
-from relay.wire import MAX_META_BYTES, Code
-
-MAX_CHUNK_TOKENS = 512
-_ID_BYTES = 8  # of a token id and its comma
-_OTHER_HEADERS_BYTES = 1024  # of a step: all but its ids, its sampling and its ticket
+from relay.wire import Code
 
 
 class Pipeline:
@@ -39,14 +35,21 @@ class Pipeline:
         hops: list[DownstreamHop],
         kept: Boundaries | None = None,
     ) -> None:
-        self.session, self.hops = session, hops
+        self._route = Route(session, local, hops)
         self._kept = kept or Boundaries(Budget(0))
-        self._engine, self._local, self._peer_id = engine, local, peer_id
+        self._engine, self._peer_id = engine, peer_id
         self._num_steps = 0
         self._in_hand: StepInHand | None = None
-        self._left: list[tuple[DownstreamHop, Session]] = []  # hops of earlier routes, and what they were asked under
         self._drafts_taken = 0 if hops else MAX_DRAFTS  # by the tail, as far as is known
         self.statistics = HopStatistics(path="local")
+
+    @property
+    def session(self) -> Session:
+        return self._route.session
+
+    @property
+    def hops(self) -> list[DownstreamHop]:
+        return self._route.hops
 
     def forward(
         self, token_ids: Sequence[int], position: int, sampling: Sampling | None, num_drafts: int = 0
@@ -82,18 +85,16 @@ class Pipeline:
         return sampled
 
     def switch(self, session: Session, local: tuple[int, int], hops: list[DownstreamHop]) -> None:
-        """The route of another epoch. Hops of the same node and layers go on with what they hold."""
-        known = {(hop.hop.peer_id, hop.layers): hop for hop in self.hops}
-        taken = [_taken_over(known.get((hop.hop.peer_id, hop.layers)), hop) for hop in hops]
-        self._left += [(hop, self.session) for hop in self.hops if hop not in taken]
-        if taken[-1:] != self.hops[-1:]:
-            self._drafts_taken = 0 if taken else MAX_DRAFTS
-        self.session, self._local, self.hops = session, local, taken
-        self._kept.only([hop.hop.start_layer for hop in taken])
+        """The route of another epoch."""
+        tail = self.hops[-1:]
+        self._route.switch(session, local, hops)
+        if self.hops[-1:] != tail:
+            self._drafts_taken = 0 if self.hops else MAX_DRAFTS
+        self._kept.only([hop.hop.start_layer for hop in self.hops])
 
     def num_held(self, position: int) -> int:
         """Of the tokens before `position`, how many every hop holds: from there they must go through the route."""
-        return min([position, *(hop.num_held for hop in self.hops)])
+        return self._route.num_held(position)
 
     def catch_up(self, token_ids: Sequence[int], chunk_tokens: int) -> None:
         """Gives each hop what it lacks of these tokens, the session's first, where the activations before it were
@@ -113,25 +114,17 @@ class Pipeline:
             self._kept.keep(step.boundary, step.position, len(step.token_ids), step.body)
 
     def release(self) -> None:
-        """Frees the session on every hop: where it is now, and then where it has been."""
+        """Frees the session on every hop."""
         self._kept.only(())
-        for hop in self.hops:
-            hop.release(self.session.id, self.session.headers())
-        here = {hop.hop.peer_id for hop in self.hops} | {self._peer_id}
-        for hop, session in self._left:
-            if hop.hop.peer_id in here:
-                hop.close()
-            else:
-                hop.release(session.id, session.headers())
+        self._route.release()
 
     def close(self) -> None:
         """Closes the connections to the hops and leaves what they hold to whoever owns the session now."""
         self._kept.only(())
-        for hop in [*self.hops, *(hop for hop, _ in self._left)]:
-            hop.close()
+        self._route.close()
 
     def hop_table(self) -> list[dict[str, Any]]:
-        own = self.statistics.as_dict(self._peer_id, self._local)
+        own = self.statistics.as_dict(self._peer_id, self._route.local)
         return [own, *(hop.statistics.as_dict(hop.hop.peer_id, hop.layers) for hop in self.hops)]
 
     @property
@@ -147,7 +140,7 @@ class Pipeline:
         """The step in hand if it is this one and can go on from its boundary, under a number that is still the
         highest; else this one from the beginning."""
         in_hand = self._in_hand
-        borders = [self._local[1], *(hop.hop.end_layer for hop in self.hops)]
+        borders = [self._route.local[1], *(hop.hop.end_layer for hop in self.hops)]
         if in_hand and in_hand.is_same(step) and in_hand.boundary in borders[:-1]:
             before = self.hops[: borders.index(in_hand.boundary)]
             if all(hop.num_held == step.end for hop in before):
@@ -164,8 +157,8 @@ class Pipeline:
                 epoch=self.session.epoch,
                 step=step.number,
                 position=step.position,
-                start_layer=self._local[0],
-                end_layer=self._local[1],
+                start_layer=self._route.local[0],
+                end_layer=self._route.local[1],
                 token_ids=step.token_ids,
                 hidden=None,
                 sampling=None if self.hops else step.sampling,
@@ -177,7 +170,7 @@ class Pipeline:
             if result.hidden is None:
                 raise HopFailed("pipeline error: this node's own layers gave no activations")
             body = activations.encode(result.hidden, self.session.dtype)
-            step.arrive(self._local[1], body, self.session.dtype)
+            step.arrive(self._route.local[1], body, self.session.dtype)
         return result
 
     def _work_local(self, step: Step) -> StepResult:
@@ -196,7 +189,7 @@ class Pipeline:
 
     def _usual_s(self, hop: DownstreamHop) -> float:
         """What this node's own slowest step would have taken for so many layers."""
-        start, end = self._local
+        start, end = self._route.local
         return self.statistics.slowest_s * (hop.hop.end_layer - hop.hop.start_layer) / (end - start)
 
     def _count(self, step: StepInHand, sampled: list[Sampled]) -> None:
@@ -205,29 +198,10 @@ class Pipeline:
         tail = self.hops[-1] if self.hops else None
         if not 1 <= len(sampled) <= step.num_drafts + 1 or accepted != drafts[: len(accepted)]:
             told = f"{len(sampled)} tokens where {step.num_drafts} drafts were to be checked"
-            raise HopFailed(f"pipeline error: {tail or 'this node'} answered {told}", tail, Code.BAD_ANSWER)
+            raise HopFailed(f"pipeline error: {tail or 'this node'} answered {told}", tail, Code.INTERNAL)
         statistics = tail.statistics if tail else self.statistics
         statistics.drafted += step.num_drafts
         statistics.accepted += len(accepted)
-
-
-def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int:
-    """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message.
-
-    header_bytes: of the ticket and the sampling, beside which the ids travel. 0 where not even one id fits.
-    """
-    room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
-    return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
-
-
-def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHop:
-    """The hop of an earlier route if it can be reached as this one says; else this one, which holds as much."""
-    if known is None:
-        return hop
-    if known.hop == hop.hop and not known.is_lost:
-        return known
-    hop.num_held, hop.statistics = known.num_held, known.statistics
-    return hop
 
 
 def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:

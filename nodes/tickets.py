@@ -182,7 +182,9 @@ class TicketBook:
             raise WireError(Code.FORBIDDEN, f"{TICKET} is of another model")
         if ticket.expires <= self._clock.now():
             raise WireError(Code.FORBIDDEN, f"{TICKET} has expired")
-        closed = self._closed.get(session)
+        known, closed = self._known.get(session), self._closed.get(session)
+        if known and epoch < known.ticket.epoch:
+            raise WireError(Code.STALE, f"epoch {epoch} comes after epoch {known.ticket.epoch}")
         if closed and epoch <= closed.epoch:
             raise WireError(Code.FORBIDDEN, "the session is closed")
 

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from tracker import epochs, figures
+from tracker.breaker import FAULTS
 from tracker.candidates import candidates_of
 from tracker.detours import detour
 from tracker.epochs import Hops
@@ -27,6 +28,14 @@ logger = logging.getLogger(__name__)
 
 MAX_A_MINUTE = 3  # of one session: more often than that no mesh loses nodes, and each costs a replay
 MINUTE = timedelta(minutes=1)
+
+
+class NoDetour(ApiError):
+    """Nobody else has the layers of a node that its head says has `failed`; None where that is no fault of its."""
+
+    def __init__(self, why: ApiError, failed: Node | None) -> None:
+        super().__init__(why.status, why.message, code=why.code, headers=why.headers)
+        self.failed = failed
 
 
 def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tuple[Failover, dict[str, Any]]:
@@ -114,8 +123,8 @@ def _draining(route: list[SessionHop]) -> list[SessionHop]:
 def _next_route(
     session: ChatSession, route: list[SessionHop], left: list[SessionHop], wanted: Reroute, now: datetime
 ) -> Hops:
-    """Nodes that failed this session before are asked again only where nobody else has their layers. Raises ApiError
-    503 naming the layers that nobody else holds."""
+    """Nodes that failed this session before are asked again only where nobody else has their layers. Raises NoDetour
+    naming the layers that nobody else holds."""
     elements, leaves = _elements(route), {hop.node.peer_id for hop in left if hop.node}
     found = candidates_of(session.model, now, {element.peer_id for element in elements} - leaves)
     head = route[0].node
@@ -131,7 +140,8 @@ def _next_route(
         except NoRoute as error:
             why = error
     names = " and ".join(hop.node_name for hop in left)
-    raise epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
+    refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
+    raise NoDetour(refusal, left[0].node if wanted.lost.code in FAULTS else None)
 
 
 def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:

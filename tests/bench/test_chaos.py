@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from bench.failover import resume_ms
 from bench.faults import LASTS_S, draw
 from bench.questions import Told, take_stream
 
@@ -68,7 +67,3 @@ def test_a_role_twice_and_text_after_the_end_are_seen() -> None:
     assert taken(*({"choices": [one]} for one in role)) == "role came more than once"
     assert taken(choice(finish_reason="stop"), choice()) == "text follows the finish_reason"
     assert taken({"error": {"code": "x", "message": ""}}, choice()) == "something follows the error"
-
-
-def test_what_had_left_before_the_kill_is_no_next_token() -> None:
-    assert resume_ms([0.0, 1.0, 1.002, 1.004, 1.504, 1.51], killed=1.001) == pytest.approx(503)

@@ -15,6 +15,7 @@ PACKAGES = {  # program: Debian package
     "ip": "iproute2",  # network namespaces, links, addresses
     "iptables-restore": "iptables",  # routers with NAT
     "conntrack": "conntrack",  # what such a router remembers
+    "faketime": "faketime",  # clocks that are off
 }
 BESIDE_THE_PATH = ("/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin"))))
 

@@ -96,7 +96,8 @@ class Site:
         arguments = ["runnode", "--tracker", self.url, "--model", str(model), "--layers", layers, "--name", name]
         arguments += ["--state-dir", str(self.folder / "nodes" / name), "--threads", "1", *options]
         env = environment(MESHNET_JOIN_TOKEN=self.join_token, **env)
-        node = Process([*manage_py(python), *arguments], env, warm=True, namespace=self.places.get(name))
+        is_warm = "LD_PRELOAD" not in env  # libraries are preloaded into what starts from nothing
+        node = Process([*manage_py(python), *arguments], env, warm=is_warm, namespace=self.places.get(name))
         self.nodes.append(node)
         return node
 
@@ -129,6 +130,10 @@ class Site:
     def forgive(self) -> None:
         """What operators do in the admin: nodes that failed get sessions again at once."""
         self._sql("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
+
+    def give_duty(self, name: str, duty: str) -> None:
+        """Also of the admin: works, paused or draining."""
+        self._sql("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
 
     def _sql(self, statement: str, *values: Any) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:

@@ -11,6 +11,7 @@ from meshweb import logs
 from meshweb.logs import JsonFormatter, LineFormatter
 
 SECRET = "q3Zx8vN1t0yR7wK2m5Lb9cD4fG6hJ"
+SESSION = "4e5f" * 6  # all of an id but the eight characters that logs may show
 
 
 def record(message: str, *arguments: Any, exc_info: Any = None, **extra: Any) -> logging.LogRecord:
@@ -65,12 +66,15 @@ def test_an_exception_is_one_field_with_its_traceback() -> None:
         f"bearer {SECRET} was bad",
         f"can't reach postgresql://mesh:{SECRET}@db/mesh",
         f"redis://:{SECRET}@127.0.0.1:6379/0 is away",
+        f"Service Unavailable: /api/sessions/0a1b2c3d{SESSION}/reroute",
+        f"Not Found: /sessions/chatcmpl-0a1b2c3d{SESSION}.json",
     ],
 )
 def test_what_looks_like_a_secret_is_cut_out_of_every_line(text: str) -> None:
     made = record("%s", text, exc_info=(ValueError, ValueError(text), None), note=text)
     for line in (LineFormatter(logs.LINE).format(made), JsonFormatter().format(made)):
         assert SECRET not in line
+        assert SESSION not in line
         assert "…" in line or "\\u2026" in line
 
 

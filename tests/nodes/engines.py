@@ -35,6 +35,7 @@ class FakeEngine:
         self.num_layers, self.next_token = num_layers, next_token
         self.sessions: Sessions[Any, StepResult] = Sessions(max_cached_tokens, idle_s=600)
         self.steps: list[Step] = []
+        self.closed: list[tuple[str, int]] = []  # (session, epoch), whatever came of it
         self.fail_with: Exception | None = None
         self.may_work = threading.Event()  # cleared: steps wait for it
         self.may_work.set()
@@ -56,6 +57,7 @@ class FakeEngine:
         return self._thread.submit(self._work, step)
 
     def close_session(self, session: str, epoch: int, until: float) -> Future[bool]:
+        self.closed.append((session, epoch))
         return self._thread.submit(self.sessions.close, session, epoch, until, time.monotonic())
 
     def session_epochs(self, most: int) -> dict[str, int]:

@@ -212,6 +212,24 @@ def test_both_failing_gives_one_string_with_both_causes() -> None:
     assert str(failed.value) == expected
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "code"),
+    [
+        (HopError("cut"), HopError("refused"), "node_failed"),
+        (error(wire.Code.PEER_GONE), HopError("refused"), "node_failed"),
+        (error(wire.Code.DRAINING), HopError("refused"), "draining"),
+        (error(wire.Code.PEER_BUSY), error(wire.Code.RATE_LIMITED), "busy"),
+        (error(wire.Code.PEER_BUSY), HopError("refused"), "node_failed"),
+    ],
+)
+def test_one_word_says_what_it_was(first: HopError | HopAnswer, second: HopError | HopAnswer, code: str) -> None:
+    hop = hop_over(FakePath("relay", first), FakePath("direct", second))
+
+    with pytest.raises(HopFailed) as failed:
+        step(hop)
+    assert (failed.value.hop, failed.value.code) == (hop, code)
+
+
 def test_a_node_that_nobody_can_dial_is_said_to_have_no_endpoint() -> None:
     hop = hop_over(FakePath("relay", HopError("refused")), None)
 
@@ -263,7 +281,7 @@ def test_while_the_relay_rests_it_is_still_the_second_choice() -> None:
     assert len(relay.asked) == 2
 
 
-@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BUSY, wire.Code.BAD_REQUEST])
+@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BUSY, wire.Code.BAD_REQUEST, wire.Code.INTERNAL])
 def test_what_the_node_itself_refuses_isnt_asked_again(code: wire.Code) -> None:
     relay, direct = FakePath("relay", error(code, "no, thank you")), FakePath("direct")
 

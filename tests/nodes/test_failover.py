@@ -132,6 +132,17 @@ def test_when_nobody_takes_over_in_time_one_error_says_who_was_lost_and_why_nobo
     assert FAILOVER_WAIT_S - 1 <= clock.now - started <= FAILOVER_WAIT_S
 
 
+def test_when_everybody_is_full_the_end_says_so(route: Make) -> None:
+    made = with_spare(route)
+    made.tracker.answers = [NotNow("no node has room", 0)]
+    made.failover.clock = iter(range(0, 1000, 10)).__next__
+    made.paths[1].spoil = lambda answer: refusal(wire.Code.BUSY)
+
+    with pytest.raises(HopFailed, match="no node has room") as failed:
+        made.generate(PROMPT, 6)
+    assert failed.value.code == "busy"
+
+
 def test_the_requests_deadline_ends_the_wait_with_that_error(route: Make) -> None:
     made = with_spare(route, deadline_s=2)
     made.tracker.answers = [NotNow("nobody", 0)]
@@ -193,7 +204,7 @@ def test_a_hop_that_answers_nonsense_is_left(route: Make) -> None:
     made.paths[1].spoil = lambda answer: type(answer)(200, answer.headers, b'{"token_ids":[]}')
 
     assert made.generate(PROMPT, 6) == WHOLE
-    assert made.tracker.asked[0][1].code == "bad_answer"
+    assert made.tracker.asked[0][1].code == "internal"
 
 
 @pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BAD_REQUEST])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nodes.backoff import Backoff
-from nodes.membership import Membership, NoCredential
+from nodes.membership import REMINDER_S, Membership, NoCredential
 from nodes.registration import Standing
 from nodes.state import NodeState
 from nodes.tracker import Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
@@ -234,6 +234,40 @@ def test_a_running_node_outlives_its_tracker(
     assert not node.stopping.is_set()
     assert caplog.text.count("The tracker can't be reached") == 1
     assert caplog.text.count("The tracker is back") == 1
+
+
+def test_a_heartbeat_that_fails_is_tried_again_before_the_next_is_due(joining: Make, site: MiniTracker) -> None:
+    """What was kept open to the tracker may be dead, and a new connection work."""
+    site.answer = answers(registered(node_key="n.k", heartbeat_s=3600), (503, b""), standing(heartbeat_s=3600))
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    node.membership.serving()  # a first heartbeat at once
+    site.wait_for("heartbeat", 2)
+
+
+def test_a_tracker_that_stays_away_is_asked_ever_more_seldom_at_random_times(tmp_path: Path, site: MiniTracker) -> None:
+    draws = iter([1.0] * 7 + [0.25])
+    node = Joining(tmp_path / "state", site, "n.k")
+    node.membership._backoff = Backoff(1.0, 30.0, lambda: next(draws))
+    pauses = [node.membership._lost(TrackerUnreachable("HTTP 500")) for _ in range(8)]
+    node.close()
+
+    usual_s = node.membership._heartbeat_s
+    assert pauses[0] == 1, "at once, nearly: perhaps only the kept connection is dead"
+    assert [pause_s - usual_s for pause_s in pauses[1:]] == [2, 4, 8, 16, 30, 30, 7.5]
+
+
+def test_a_tracker_that_stays_away_is_named_again_now_and_then(joining: Make, caplog: pytest.LogCaptureFixture) -> None:
+    membership = joining(key="n.k").membership
+    membership._lost(TrackerUnreachable("HTTP 500"))
+    membership._lost(TrackerUnreachable("HTTP 500"))
+    assert len(caplog.records) == 1
+    assert membership._lost_at
+    membership._lost_at = membership._said_at = membership._lost_at - REMINDER_S
+    membership._lost(TrackerUnreachable("HTTP 502"))
+
+    assert "hasn't been reached for 10 minutes: HTTP 502" in caplog.text
 
 
 def test_a_lease_that_the_tracker_ended_is_begun_anew(joining: Make, site: MiniTracker) -> None:

@@ -6,8 +6,8 @@ import torch
 from nodes.deadline import DeadlineOver
 from nodes.downstream import HopFailed
 from nodes.engine import EngineError
+from nodes.forwarding import MAX_CHUNK_TOKENS, chunk_size
 from nodes.hops import HopAnswer, HopError
-from nodes.pipeline import MAX_CHUNK_TOKENS, chunk_size
 from nodes.sampling import Sampling
 from relay import headers as names
 from tests.nodes.engines import WIDTH

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodes.completion import CompletionRequest
-from nodes.resume import Resume, ResumeMismatch, Seam
+from nodes.resume import Replay, Resume, ResumeMismatch, Seam
 from nodes.sampling import GREEDY, Sampled, TokenLogprobs
 from nodes.text import Tokenizer
 from nodes.writer import Writer
@@ -65,7 +65,7 @@ class Told:
         return Resume(tuple(PROMPT), tuple(self.ids), len(self.text), sha256)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(answers, st.lists(st.sampled_from(STOPS), max_size=2), st.booleans(), st.booleans(), st.booleans())
 def test_cut_at_every_event_the_joined_answer_is_the_same(
     ids: list[int], stops: list[str], ends: bool, is_chat: bool, has_logprobs: bool
@@ -135,3 +135,11 @@ def test_a_seam_lets_through_what_lies_beyond() -> None:
 def test_nothing_sent_is_the_beginning_of_everything() -> None:
     seam = Seam(0, hashlib.sha256(b"").hexdigest())
     assert seam.beyond("a") == "a"
+
+
+def test_a_replay_ends_with_the_first_new_token() -> None:
+    replay = Replay(epoch=2, num_tokens=9)
+    assert replay.as_dict() == {"epoch": 2, "kept": "tokens", "replayed_tokens": 9}
+    replay.end([{"compute_ms": 1.5}, {"compute_ms": 2}])
+    replay.end([{"compute_ms": 100}])
+    assert replay.as_dict()["replay_compute_ms"] == 3.5

@@ -82,6 +82,22 @@ def test_a_refused_token_is_one_line_and_2(run: Run, site: Site) -> None:
     assert last_line(process) == "runnode: this join token is used up"
 
 
+def test_a_site_that_fails_for_ever_is_asked_on_and_named_once_and_one_that_refuses_ends_it(
+    run: Run, site: Site
+) -> None:
+    process = run()
+    process.wait_for("Registered")
+    site.tracker.answer = lambda verb: (500, b"")
+    process.wait_for("The tracker can't be reached: .* answers HTTP 500; trying on")
+    site.tracker.wait_for("heartbeat", site.tracker.verbs.count("heartbeat") + 2, 30)
+    assert process.output.count("can't be reached") == 1
+    site.tracker.answer = lambda verb: refusal(401, "unauthorized", "this key is unknown here")
+
+    assert process.wait(60) == 2
+    assert last_line(process) == "runnode: this key is unknown here"
+    assert "Traceback" not in process.output
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

@@ -276,3 +276,27 @@ def test_an_end_that_comes_late_doesnt_open_what_was_closed_since(tail: TicketBo
     tail.end(first.session, 0)
 
     assert "closed" in refused(step, tail, second, headers, epoch=1).message
+
+
+def test_who_has_seen_a_later_epochs_ticket_refuses_the_earlier_one_also_to_free_the_session(
+    tail: TicketBook, signer: Signer
+) -> None:
+    ticket, headers = signed(signer)
+    step(tail, ticket, headers)
+    later, later_headers = signed(signer, session=ticket.session, epoch=1)
+    step(tail, later, later_headers, epoch=1)
+
+    assert refused(step, tail, ticket, headers).code == Code.STALE
+    assert refused(tail.allow_close, headers, ticket.session, 0, HEAD).code == Code.STALE
+    assert step(tail, later, later_headers, epoch=1) == later
+
+
+def test_a_later_epochs_ticket_doesnt_give_its_tokens_anew(tail: TicketBook, signer: Signer) -> None:
+    ticket, headers = signed(signer, max_tokens=3)
+    step(tail, ticket, headers)
+    tail.spend(ticket.session, 10)
+    later, later_headers = signed(signer, session=ticket.session, epoch=1, max_tokens=3)
+    step(tail, later, later_headers, epoch=1)
+
+    tail.spend(ticket.session, 12)
+    assert "used up" in refused(tail.spend, ticket.session, 13).message

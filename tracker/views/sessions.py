@@ -16,6 +16,7 @@ from tracker.errors import ApiError
 from tracker.models import Node
 from tracker.node_schemas import Reroute, check
 from tracker.probes import prober
+from tracker.reroutes import NoDetour
 from tracker.views.responses import node_error, read_object, require_method
 
 MAX_BODY_BYTES = 64 * 1024
@@ -25,12 +26,14 @@ MAX_BODY_BYTES = 64 * 1024
 async def reroute(request: HttpRequest, session_id: str) -> HttpResponse:
     try:
         require_method(request, "POST")
-        accused, answer = await sync_to_async(_reroute)(request, session_id)
+        failed, answer = await sync_to_async(_reroute)(request, session_id)
     except ApiError as error:
         figures.reroutes_refused.labels(error.code).inc()
+        if isinstance(error, NoDetour) and error.failed:
+            prober.look_at(error.failed)  # without it new sessions would be refused at once, instead of waiting for it
         return node_error(error)
-    if accused:
-        prober.look_at(accused)
+    if failed:
+        prober.look_at(failed)
     return JsonResponse(answer)
 
 

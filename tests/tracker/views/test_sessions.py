@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.test import AsyncClient, Client
+from pytest_django.live_server_helper import LiveServer
 
+from nodes.deadline import Deadline
+from nodes.reroute import Loss, NextRoute, NotNow, NotOurs, TrackerRerouter
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tests.tracker.sessions import begin_session
 from tracker import figures
 from tracker.credentials import Credential
-from tracker.models import Node
+from tracker.models import ChatSession, Node
 from tracker.probes import prober
 
 pytestmark = pytest.mark.usefixtures("ticket_key")
@@ -56,6 +60,29 @@ def test_a_head_gets_another_route(
     answer = response.json()
     assert set(answer) == {"epoch", "ticket", "route", "now"}
     assert [hop["peer_id"] for hop in answer["route"]] == [spare.peer_id]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_head_and_the_site_understand_each_other(
+    live_server: LiveServer, pair: tuple[Node, Node], make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    session, (head, tail) = begin_session(), pair
+    tracker = TrackerRerouter(live_server.url, key_of(head), ssl.create_default_context())
+    loss = Loss(tail.peer_id, 6, 12, "node_failed", "no path works")
+
+    def ask() -> NextRoute:
+        return tracker.ask(session.session_id, 0, loss, 9, [], Deadline.after(60))
+
+    with pytest.raises(NotNow, match="can't do without node tail: layers 6–11 have no node online"):
+        ask()
+    spare = make_node("spare", 4, 12)
+    connect(spare)
+    answer = ask()
+    assert [(hop.peer_id, hop.start_layer, hop.end_layer) for hop in answer.hops] == [(spare.peer_id, 6, 12)]
+    assert (answer.epoch, session.failovers.get().cause) == (1, "no path works")
+    ChatSession.objects.update(epoch=5)
+    with pytest.raises(NotOurs, match="leave it to its new head"):
+        ask()
 
 
 def test_new_routes_and_refusals_are_counted(
@@ -122,11 +149,12 @@ def test_no_answer_holds_the_whole_session_id(client: Client, pair: tuple[Node, 
 
 
 @async_to_sync
-async def ask_while_the_tail_is(
-    reply: Callable[[wire.Request], list[wire.Answer]], session_id: str, head: Node, tail: Node
-) -> int:
+async def ask_while_the_tail_is_broken(session_id: str, head: Node, tail: Node) -> int:
+    def broken(request: wire.Request) -> list[wire.Answer]:
+        return [wire.error_response(request.request_id, wire.Code.INTERNAL, "the engine has stopped")]
+
     sockets = [PeerSocket(node.peer_id, "tiny") for node in (head, tail)]
-    sockets[1].reply = reply
+    sockets[1].reply = broken
     headers = {"Authorization": f"Bearer {key_of(head)}"}
     try:
         path = f"/api/sessions/{session_id}/reroute"
@@ -139,15 +167,12 @@ async def ask_while_the_tail_is(
     return int(response.status_code)
 
 
-def test_the_site_sees_for_itself_how_an_accused_node_is(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
-    head, tail = make_node("head", 0, 6), make_node("tail", 6, 12)
-    connect(head)
-    connect(tail)
+@pytest.mark.parametrize(("has_spare", "status"), [(True, 200), (False, 503)])
+def test_the_site_sees_for_itself_how_an_accused_node_is(
+    make_node: MakeNode, connect: Callable[[Node], None], pair: tuple[Node, Node], has_spare: bool, status: int
+) -> None:
     session = begin_session()
-    connect(make_node("spare", 6, 12))
-
-    def broken(request: wire.Request) -> list[wire.Answer]:
-        return [wire.error_response(request.request_id, wire.Code.INTERNAL, "the engine has stopped")]
-
-    assert ask_while_the_tail_is(broken, session.session_id, head, tail) == 200
-    assert tail.breaker_reason == "asked how it is, the engine has stopped"
+    if has_spare:
+        connect(make_node("spare", 6, 12))
+    assert ask_while_the_tail_is_broken(session.session_id, *pair) == status
+    assert pair[1].breaker_reason == "asked how it is, the engine has stopped"

@@ -172,13 +172,17 @@ class DownstreamHop:
         causes = dict(self._causes)
         codes = set()
         paths = self._in_order()
+        patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
         for number, path in enumerate(paths):
-            others = paths[number + 1 :]
+            others, started = paths[number + 1 :], self._clock()
+            share = _share(deadline, max(patience_s, slow_s))
             try:
-                return path.name, self._try(path, method, target, headers, body, self._share(deadline, slow_s))
+                return path.name, self._try(path, method, target, headers, body, share)
             except HopError as error:
                 if deadline.is_cancelled:
                     raise Cancelled from None
+                if self._clock() - started > patience_s / 2:  # it was silent, and may well be on any path
+                    patience_s = max(LOST_PATIENCE_S, patience_s / 2)
                 causes[path.name] = error.cause
                 codes.add(error.code or NODE_FAILED)
                 self._note(path, error, others)
@@ -208,11 +212,10 @@ class DownstreamHop:
             how = "direct HTTP" if others[0].name == "direct" else f"the {others[0].name}"
             logger.warning("%s hop to %s failed: %s; trying %s", path.name, self, error.cause, how)
 
-    def _share(self, deadline: Deadline, slow_s: float) -> Deadline:
-        """The part of the request's time that one attempt may take: slow isn't dead, and half of what is left stays
-        for going another way."""
-        patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
-        return deadline.at_most(min(deadline.left_s() / 2, max(patience_s, slow_s)))
+
+def _share(deadline: Deadline, patience_s: float) -> Deadline:
+    """The part of the request's time that one attempt may take: half of what is left stays for going another way."""
+    return deadline.at_most(min(deadline.left_s() / 2, patience_s))
 
 
 def _word_for(codes: Collection[str]) -> str:

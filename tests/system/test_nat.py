@@ -90,6 +90,8 @@ def private(internet: Internet, tiny: Path, tmp_path_factory: pytest.TempPathFac
             nodes.append(site.start_node(name, tiny, layers, *options, MESHNET_RELAY_PING_S=str(PING_S)))
         with site.serving(tiny.name, nodes):
             yield Mesh(site, tiny.name, homes)
+            for node in nodes:
+                node.kill()  # leaving would wait for a heartbeat on a connection that is dead by now
 
 
 @pytest.fixture(scope="module")

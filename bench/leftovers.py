@@ -21,24 +21,30 @@ _OUTPUT = re.compile(r"(?m)^Traceback.*(?:\n.*){0,25}")
 
 @dataclass(frozen=True)
 class Leftovers:
-    """`tokens`: cached or reserved at the nodes; `sessions`: that the site says run; `requests`: at the relay."""
+    """`tokens`: cached or reserved at the nodes; `kept_bytes`: of activations, at heads; `sessions`: that the site says
+    run; `requests`: at the relay."""
 
     tokens: int
+    kept_bytes: int
     sessions: int
     requests: int
     took_s: float
     nodes: dict[str, dict[str, Any]]
     tracebacks: list[str]
 
+    @property
+    def is_clean(self) -> bool:
+        return not (self.tokens or self.kept_bytes or self.sessions or self.requests)
+
     def problems(self) -> list[str]:
         said = []
-        if self.tokens or self.sessions or self.requests:
-            left = f"{self.tokens} tokens, {self.sessions} sessions and {self.requests} requests"
+        if not self.is_clean:
+            left = f"{self.tokens} tokens, {self.kept_bytes} bytes, {self.sessions} sessions, {self.requests} requests"
             said.append(f"left after {self.took_s:.0f} s: {left}")
         return said + [f"a fault of the program:\n{text}" for text in self.tracebacks[:3]]
 
     def table(self) -> str:
-        names = ["chats", "sessions", "cached_tokens", "reserved_tokens", "threads", "files", "rss_mib"]
+        names = ["chats", "sessions", "cached_tokens", "reserved_tokens", "kept_bytes", "threads", "files", "rss_mib"]
         rows = [[node, *(str(figures.get(name, "")) for name in names)] for node, figures in self.nodes.items()]
         return table(["left at", *(name.replace("_", " ") for name in names)], rows)
 
@@ -46,7 +52,7 @@ class Leftovers:
 def wait_for_rest(mesh: Disturbed) -> Leftovers:
     """Until nothing is left, but no longer than REST_S."""
     began = time.monotonic()
-    while (left := _look(mesh, time.monotonic() - began)).tokens or left.sessions or left.requests:
+    while not (left := _look(mesh, time.monotonic() - began)).is_clean:
         if left.took_s > REST_S:
             break
         time.sleep(POLL_S)
@@ -59,7 +65,8 @@ def _look(mesh: Disturbed, took_s: float) -> Leftovers:
     tokens = sum(int(told["cached_tokens"]) + int(told["reserved_tokens"]) for told in nodes.values())
     said = [(name, process.output) for name, process in mesh.past] + [("web", mesh.site.log())]
     tracebacks = [f"{name}: {text}" for name, output in said for text in _OUTPUT.findall(output)]
-    return Leftovers(tokens, int(sessions), mesh.open_requests(), took_s, nodes, tracebacks)
+    kept_bytes = sum(int(told["kept_bytes"]) for told in nodes.values())
+    return Leftovers(tokens, kept_bytes, int(sessions), mesh.open_requests(), took_s, nodes, tracebacks)
 
 
 def _health(mesh: Disturbed, name: str) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def _health(mesh: Disturbed, name: str) -> dict[str, Any]:
         told = mesh.health(name)
     except (OSError, AssertionError, requests.RequestException, ValueError):
         told = {}
-    return {"cached_tokens": 1, "reserved_tokens": 0} | told
+    return {"cached_tokens": 1, "reserved_tokens": 0, "kept_bytes": 0} | told
 
 
 def _of_process(process: Process) -> dict[str, Any]:

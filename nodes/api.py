@@ -145,7 +145,8 @@ class NodeApi:
         layers = {"start_layer": self.layers.start_layer, "end_layer": self.layers.end_layer}
         state = "draining" if self._refusal else "ok"
         load = self._engine.occupancy().as_dict()
-        answer = {"state": state, "model": self.model_name, **layers, **load, "chats": self.num_chats}
+        chats = {"chats": self.num_chats, "kept_bytes": self._head.keeping.num_bytes if self._head else 0}
+        answer = {"state": state, "model": self.model_name, **layers, **load, **chats}
         nonce = request.headers.get(names.NONCE, "")
         proof = {names.PROOF: prove(self._node_key, nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}
         return json_answer(request.request_id, answer, proof)

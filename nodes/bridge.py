@@ -24,7 +24,7 @@ from relay import wire
 logger = logging.getLogger(__name__)
 
 CONNECT_DEADLINE_S = 10.0  # connect, TLS, upgrade, registration
-FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
+FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 8.0  # well below the 20 s for which chats wait for a node to be back
 LIVED_S = 10.0  # a connection that lasted so long was a good one: the next failure is the first again
 REPLACED_PAUSE_S = 60.0
 REFUSED_PAUSE_S = 10.0

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodes.boundaries import Boundaries, Budget
-from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
-from nodes.deadline import Deadline, DeadlineOver
-from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
+from nodes.briefs import Brief
+from nodes.completion import CompletionError
+from nodes.deadline import Deadline
+from nodes.downstream import DownstreamHop
 from nodes.drafts import DEFAULT_DRAFTS
-from nodes.engine import Engine, EngineError
+from nodes.engine import Engine
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
 from nodes.failover import Allow, Failover
 from nodes.forwarding import Session, chunk_size
@@ -24,18 +25,16 @@ from nodes.generation import Generation
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline
 from nodes.reroute import Rerouter
-from nodes.resume import PARAM as RESUME
-from nodes.resume import Replay, ResumeError, ResumeMismatch
+from nodes.resume import Replay
 from nodes.sampling import Sampling
-from nodes.sessions import Busy, Stale
-from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
+from nodes.sessions import Stale
+from nodes.shown import shown
+from nodes.text import Tokenizer
 from nodes.writer import Writer
 from relay import wire
 from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
-
-RESUME_MISMATCH = "resume_mismatch"
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Chat:
             self.answer.cancel()
         except Exception as error:
             if not self._stream.is_cancelled:  # else whatever it was has come of that
-                self._fail(_shown(error))
+                self._fail(shown(error))
             is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
             self._is_superseded = self._is_superseded or is_stale
         finally:
@@ -138,19 +137,18 @@ class Chat:
 
     def _generate(self) -> None:
         order, head = self.order, self._head
-        request = CompletionRequest.read(order.path, order.body, order.ticket.seed)
-        prompt_ids = _prompt_ids(head, request)
-        max_tokens = _max_tokens(request, len(prompt_ids), order.ticket.max_tokens, head.context_length)
-        sampling = _placed(request.sampling, len(prompt_ids), head.vocab_size)
-        chunk_tokens = self._chunk_tokens(sampling)
-        self._pipeline = self._new_pipeline(len(prompt_ids) + max_tokens)
-        self._writer = writer = Writer(request, prompt_ids, head.tokenizer, max_tokens)
+        facts = head.tokenizer, head.vocab_size, head.context_length
+        brief = Brief.read(order.path, order.body, order.ticket, *facts)
+        chunk_tokens = self._chunk_tokens(brief.sampling)
+        self._pipeline = self._new_pipeline(len(brief.prompt_ids) + brief.max_tokens)
+        self._writer = writer = Writer(brief.request, brief.prompt_ids, head.tokenizer, brief.max_tokens)
         self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop)
-        known_ids = [*prompt_ids, *(request.resume.ids if request.resume else ())]
-        if request.resume:
+        known_ids, told = brief.known_ids, brief.request.resume
+        if told:
             self._replay = Replay(order.ticket.epoch, len(known_ids))
-            self._send(writer.resume(request.resume))
-        generation = Generation(self._pipeline, known_ids, sampling, chunk_tokens, head.max_drafts, failover=failover)
+            self._send(writer.resume(told))
+        drawn = brief.sampling, chunk_tokens, head.max_drafts
+        generation = Generation(self._pipeline, known_ids, *drawn, failover=failover)
         for token in () if writer.finish_reason else generation.tokens(self._check):
             if self._replay:
                 self._replay.end(self._pipeline.hop_table())
@@ -219,65 +217,3 @@ class Chat:
     def _look_for_cancel(self, answer: Future[Answer]) -> None:
         if answer.cancelled():
             self._stream.cancel()
-
-
-def _prompt_ids(head: Head, request: CompletionRequest) -> list[int]:
-    """Raises CompletionError 400."""
-    param, tokenizer = "messages" if request.is_chat else "prompt", head.tokenizer
-    try:
-        if request.resume:
-            request.resume.check_vocabulary(head.vocab_size)
-            return list(request.resume.prompt_ids)
-        if request.messages is None:
-            return tokenizer.plain_prompt(request.prompt or "")
-        return tokenizer.chat_prompt(request.messages)
-    except ChatTemplateMissing as error:
-        raise CompletionError(400, "chat_template_missing", str(error), param) from None
-    except PromptError as error:
-        raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), param) from None
-    except ResumeError as error:
-        raise CompletionError(400, wire.Code.BAD_REQUEST, str(error), RESUME) from None
-
-
-def _placed(sampling: Sampling, num_prompt: int, vocab_size: int) -> Sampling:
-    """With the prompt's length, where that matters. Raises CompletionError 400 for a bias of no token."""
-    strange = [token_id for token_id, _ in sampling.logit_bias if token_id >= vocab_size]
-    if strange:
-        message = f"logit_bias names token {strange[0]}; the model's are 0 to {vocab_size - 1}"
-        raise CompletionError(400, wire.Code.BAD_REQUEST, message, "logit_bias")
-    counts_answer = sampling.frequency_penalty or sampling.presence_penalty
-    return replace(sampling, prompt_tokens=num_prompt) if counts_answer else sampling
-
-
-def _max_tokens(request: CompletionRequest, num_prompt: int, allowed: int, context_length: int) -> int:
-    room = context_length - num_prompt
-    if room < 1:
-        message = f"the prompt has {num_prompt} tokens; with its answer it must fit in {context_length}"
-        param = "messages" if request.is_chat else "prompt"
-        raise CompletionError(400, "context_length_exceeded", message, param)
-    if not num_prompt:
-        raise CompletionError(400, wire.Code.BAD_REQUEST, "the prompt is empty", "prompt")
-    return min(request.max_tokens or DEFAULT_MAX_TOKENS, allowed, room)
-
-
-def _shown(error: Exception) -> CompletionError:
-    """What the user of a chat is told of an error."""
-    match error:
-        case CompletionError():
-            return error
-        case ResumeMismatch():
-            return CompletionError(409, RESUME_MISMATCH, str(error))
-        case DeadlineOver():
-            return CompletionError(504, wire.Code.DEADLINE, str(error))
-        case HopRefused(code=wire.Code.STALE | wire.Code.BUSY as code) | HopFailed(code=wire.Code.BUSY as code):
-            return CompletionError(wire.STATUS[wire.Code(code)], code, str(error))
-        case Busy():
-            return CompletionError(503, wire.Code.BUSY, str(error))
-        case Stale():
-            return CompletionError(409, wire.Code.STALE, "the session goes on at another head")
-        case HopFailed() | HopRefused():
-            return CompletionError(502, NODE_FAILED, str(error))
-        case EngineError():
-            return CompletionError(502, NODE_FAILED, f"pipeline error: this node's own layers: {error}")
-    logger.error("a chat failed", exc_info=error)
-    return CompletionError(500, wire.Code.INTERNAL, "the head failed; its log says why")

@@ -39,6 +39,11 @@ class CompletionRequest:
     stops: tuple[str, ...]
     resume: Resume | None = None  # stands in for the messages or the prompt, with the ids another head made of them
 
+    @property
+    def prompt_param(self) -> str:
+        """What the prompt is called."""
+        return "messages" if self.is_chat else "prompt"
+
     @classmethod
     def read(cls, path: str, body: bytes, default_seed: int) -> CompletionRequest:
         """Raises CompletionError 400 naming the parameter."""

@@ -91,6 +91,7 @@ class DownstreamHop:
         self.num_held = 0  # tokens of the session that it holds, as far as is known here
         self.num_replays = 0  # how often it had lost some of them
         self.is_lost = False  # until it answers a step again
+        self._silent_s = 0.0  # for so long it had been asked in vain: it may be slow, which its next answer tells
         self.statistics = HopStatistics(path=self._paths[0].name if self._paths else "direct")
 
     @property
@@ -105,12 +106,14 @@ class DownstreamHop:
         known of this node yet. Raises HopRefused, HopFailed, Cancelled."""
         if self._to_time:
             self._put_fastest_first(deadline)
-        started = self._clock()
+        started, silent_s = self._clock(), self._silent_s
         slow_s = SLOW_IS_NOT_DEAD * (self.statistics.slowest_s or usual_s)
         path, answer = self._ask("POST", "/forward", headers, body, deadline, slow_s)
-        self.is_lost = False
         compute_ms, queue_ms = (_number(answer.headers.get(name)) for name in (COMPUTE_MS, QUEUE_MS))
-        self.statistics.add(path, self._clock() - started, compute_ms, queue_ms)
+        took_s = self._clock() - started
+        self.statistics.add(path, took_s, compute_ms, queue_ms)
+        self.statistics.slowest_s = max(self.statistics.slowest_s, silent_s + took_s)
+        self.is_lost, self._silent_s = False, 0.0
         return answer
 
     def release(self, session: str, headers: Mapping[str, str]) -> None:
@@ -172,13 +175,18 @@ class DownstreamHop:
         causes = dict(self._causes)
         codes = set()
         paths = self._in_order()
+        patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
         for number, path in enumerate(paths):
-            others = paths[number + 1 :]
+            others, started = paths[number + 1 :], self._clock()
+            share = _share(deadline, max(patience_s, slow_s))
             try:
-                return path.name, self._try(path, method, target, headers, body, self._share(deadline, slow_s))
+                return path.name, self._try(path, method, target, headers, body, share)
             except HopError as error:
                 if deadline.is_cancelled:
                     raise Cancelled from None
+                if (waited_s := self._clock() - started) > patience_s / 2:  # silent, and may well be so on any path
+                    self._silent_s += waited_s
+                    patience_s = max(LOST_PATIENCE_S, patience_s / 2)
                 causes[path.name] = error.cause
                 codes.add(error.code or NODE_FAILED)
                 self._note(path, error, others)
@@ -208,11 +216,10 @@ class DownstreamHop:
             how = "direct HTTP" if others[0].name == "direct" else f"the {others[0].name}"
             logger.warning("%s hop to %s failed: %s; trying %s", path.name, self, error.cause, how)
 
-    def _share(self, deadline: Deadline, slow_s: float) -> Deadline:
-        """The part of the request's time that one attempt may take: slow isn't dead, and half of what is left stays
-        for going another way."""
-        patience_s = LOST_PATIENCE_S if self.is_lost else self._patience_s
-        return deadline.at_most(min(deadline.left_s() / 2, max(patience_s, slow_s)))
+
+def _share(deadline: Deadline, patience_s: float) -> Deadline:
+    """The part of the request's time that one attempt may take: half of what is left stays for going another way."""
+    return deadline.at_most(min(deadline.left_s() / 2, patience_s))
 
 
 def _word_for(codes: Collection[str]) -> str:

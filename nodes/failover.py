@@ -1,9 +1,8 @@
-"""What the head of a session does when a hop is lost: asks the tracker for a route without it, and waits while there
-is none, since the hop may be back, or another may join.
+"""What the head of a session does when a hop is lost: it asks for a route without it, and waits while there is none.
 
-The head's loop (generation.py) tries its step, hands in what that raised, and tries again: on the next route if the
-tracker had one, on this one otherwise. It ends with one error that names the hop, what was wrong with it and why no
-other could take over.
+Meanwhile the hop itself is tried again: it may be back, as after a relay has restarted. The head's loop (generation.py)
+tries its step, hands in what that raised, and tries again: on the next route if the tracker had one, on this one
+otherwise. It ends with one error that names the hop, what was wrong with it and why no other could take over.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Generation:
             check()
             self._pipeline.session.deadline.check()
             try:
-                self._catch_up()
+                self._catch_up(check)
                 sampled = self._step()
             except Missing as error:
                 self._go_back(error)
@@ -66,14 +66,14 @@ class Generation:
                 self._failover.worked(bool(sampled))
                 yield from sampled
 
-    def _catch_up(self) -> None:
+    def _catch_up(self, check: Callable[[], None]) -> None:
         """So that every hop holds the tokens so far; back to where one doesn't and can't be given them alone."""
         pipeline, position = self._pipeline, self._num_cached
         held = pipeline.num_held(position)
         if held == position:
             return
         session, before_ms = pipeline.session.id[:8], pipeline.compute_ms
-        pipeline.catch_up(self._ids[:position], self._chunk_tokens)
+        pipeline.catch_up(self._ids[:position], self._chunk_tokens, check)
         self._num_cached = pipeline.num_held(position)
         if self._num_cached > held:
             logger.info("session %s: a hop was given %d tokens from what was kept", session, self._num_cached - held)

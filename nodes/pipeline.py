@@ -6,7 +6,7 @@ been worked of the step in hand stays worked, and `catch_up` gives new hops what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
@@ -96,11 +96,12 @@ class Pipeline:
         """Of the tokens before `position`, how many every hop holds: from there they must go through the route."""
         return self._route.num_held(position)
 
-    def catch_up(self, token_ids: Sequence[int], chunk_tokens: int) -> None:
+    def catch_up(self, token_ids: Sequence[int], chunk_tokens: int, check: Callable[[], None]) -> None:
         """Gives each hop what it lacks of these tokens, the session's first, where the activations before it were
-        kept. Raises as `forward` does."""
+        kept. `check` is called before each step and may raise; else it raises as `forward` does."""
         for hop in self.hops:
             while hop.num_held < len(token_ids) and self._kept.has(hop.hop.start_layer, len(token_ids)):
+                check()
                 self.session.deadline.check()
                 self._fill(hop, token_ids[hop.num_held : len(token_ids)][:chunk_tokens])
 

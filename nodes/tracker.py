@@ -66,6 +66,7 @@ class Tracker:
 
     def unregister(self, node_key: str) -> None:
         """Raises TrackerUnreachable, TrackerRefused."""
+        self._http.close()  # the connection that was kept may be dead, and the last word doesn't wait to find out
         self._post("unregister", node_key, {})
 
     def close(self) -> None:

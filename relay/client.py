@@ -12,12 +12,14 @@ from relay.wire import Code
 
 MAX_UNREAD_BYTES = wire.MAX_BODY_BYTES  # of a stream whose reader is slower than the peer
 CHUNK_OVERHEAD_BYTES = 256
+IN_PLACE = "x-relay-outcome"  # a header of answers that the relay gives in the peer's place: their code
 
 
 async def call(peer_id: str, request: wire.Request) -> AsyncGenerator[wire.Answer, None]:
     """The peer's answer: a Response; with `stream` then Chunks and an End.
 
-    Failures of the relay are Responses too, instead of an answer or in the middle of one, and are the last item.
+    Failures of the relay are Responses too, instead of an answer or in the middle of one, and are the last item; they
+    have the header IN_PLACE.
     Use contextlib.aclosing: leaving early cancels the request at the peer at once.
     """
     unread = _Unread()
@@ -49,16 +51,20 @@ class _Unread:
 
     def deliver(self, frame: wire.Frame, sender: str = "") -> None:
         if isinstance(frame, wire.Error):
-            frame = wire.error_response(frame.request_id, frame.code, frame.message)
+            frame = _in_place(frame.request_id, frame.code, frame.message)
         assert isinstance(frame, wire.Answer), "the tracker can't be asked"
         self._num_bytes += _size(frame)
         if isinstance(frame, wire.Chunk) and self._num_bytes > MAX_UNREAD_BYTES:
             hub.detach(self.link)  # nothing more comes, and the peer is told to stop
-            frame = wire.error_response(frame.request_id, Code.RATE_LIMITED, "the stream was read too slowly")
+            frame = _in_place(frame.request_id, Code.RATE_LIMITED, "the stream was read too slowly")
         self._answers.put_nowait(frame)
 
     def close(self, code: Code, message: str) -> None:
-        self._answers.put_nowait(wire.error_response("", code, message))
+        self._answers.put_nowait(_in_place("", code, message))
+
+
+def _in_place(request_id: str, code: Code, message: str) -> wire.Response:
+    return wire.error_response(request_id, code, message, {IN_PLACE: code.value})
 
 
 def _size(answer: wire.Answer) -> int:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from enum import Enum
 
-from relay import wire
+from relay import client, wire
 from relay.wire import Code
 from tracker.errors import ApiError
 from tracker.events import BadStream, Done, Event, EventReader, Failure, Keepalive
@@ -121,14 +121,18 @@ def _refusal(answer: wire.Answer | None) -> ApiError | HeadFailed:
     if not isinstance(answer, wire.Response) or answer.status < 400:
         return HeadFailed.breaks_rules("gave no answer")
     code, message = wire.error_of(answer.status, answer.body)
-    return _failure(code, message, answer.status, _param_of(answer.body))
+    is_relays = client.IN_PLACE in answer.headers
+    return _failure(code, message, answer.status, _param_of(answer.body), is_relays=is_relays)
 
 
-def _failure(code: str, message: str, status: int, param: str | None = None) -> ApiError | HeadFailed:
+def _failure(
+    code: str, message: str, status: int, param: str | None = None, *, is_relays: bool = False
+) -> ApiError | HeadFailed:
+    """`is_relays`: the relay says it, of the way to the head; what the head has to say is unknown."""
     error = ApiError(status if status in _FOR_THE_CLIENT else 502, message, code=code, param=param)
     if code in _FINAL_CODES or status in FINAL_STATUSES:
         return error
-    if code in _GONE_CODES:
+    if code in _GONE_CODES or is_relays:
         return HeadFailed(Loss.GONE, error)
     return HeadFailed(Loss.REFUSES, error) if status in _FOR_THE_CLIENT else HeadFailed.refuses(code, message)
 

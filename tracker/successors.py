@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db import transaction
+from django.db import DatabaseError, transaction
 
 from relay.wire import Code
 from tracker import chats, epochs, figures, orders
@@ -14,6 +15,8 @@ from tracker.chats import Chat, RouteHead
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, SessionHop
+
+logger = logging.getLogger(__name__)
 
 MAX_RACES = 3  # with heads that ask for the next epoch, too
 
@@ -38,6 +41,14 @@ class NoSuccessor(Exception):
 
 def next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     """The chat at another head, or where there is none at one that is back. Raises NoSuccessor."""
+    try:
+        return _next_chat(chat, lost, left_s, now)
+    except DatabaseError as error:  # it may be back sooner than the chat gives up
+        logger.warning("session %s: the database can't be used: %s", chat.short_id, error)
+        raise NoSuccessor("the site's database can't be used now", may_come=True) from None
+
+
+def _next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
     session = ChatSession.objects.select_related("model").filter(pk=chat.session_pk).first()
     if session is None:
         raise NoSuccessor("its record was deleted")

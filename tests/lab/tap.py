@@ -107,8 +107,13 @@ class Steps:
         return trigger
 
     def seen(self, session: str = "") -> list[Asked]:
+        """The steps."""
+        return [asked for asked in self.requests() if asked.is_step and session in ("", asked.session)]
+
+    def requests(self) -> list[Asked]:
+        """Steps and all else."""
         with self._lock:
-            return [asked for asked in self._asked if asked.is_step and session in ("", asked.session)]
+            return list(self._asked)
 
     def clear(self) -> None:
         with self._lock:

@@ -399,6 +399,7 @@ def test_health_says_what_is_held_and_proves_the_key_over_http_only(mesh: Mesh) 
         "batch": 0.0,
         "sessions": 0,
         "chats": 0,
+        "kept_bytes": 0,
     }
     assert by_http.headers[names.PROOF] == prove(mesh.head.key, nonce)
     assert names.PROOF not in ask(mesh.head, request, "relay").headers

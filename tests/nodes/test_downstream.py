@@ -308,6 +308,28 @@ def test_an_attempt_gets_the_nodes_patience_and_at_most_half_of_what_is_left() -
     assert [round(asked[3]) for asked in direct.asked] == [10, 5]
 
 
+def test_after_a_path_that_was_silent_the_next_gets_half_the_patience() -> None:
+    time = Time()
+    tunnel = TimedPath("tunnel", time, 10, HopError("no answer in time"))
+    relay, direct = FakePath("relay", HopError("refused")), FakePath("direct")
+    step(hop_over(relay, direct, time, tunnel), deadline_s=1000)
+
+    assert [round(path.asked[0][3]) for path in (tunnel, relay, direct)] == [10, 5, 5]
+
+
+def test_a_node_that_answers_after_it_was_thought_lost_is_known_to_be_slow() -> None:
+    time = Time()
+    relay = TimedPath("relay", time, 10, HopError("no answer in time"), OK)
+    hop = hop_over(relay, None, time)
+    with pytest.raises(HopFailed):
+        step(hop, deadline_s=1000)
+    hop.is_lost = True
+    step(hop, deadline_s=1000)
+    step(hop, deadline_s=1000)
+
+    assert [round(asked[3]) for asked in relay.asked] == [10, 1, 80]
+
+
 def test_a_node_of_which_nothing_is_known_gets_four_times_what_such_a_step_usually_takes() -> None:
     relay = FakePath("relay")
     hop_over(relay, None).step({}, b"", Deadline.after(1000), usual_s=20.0)

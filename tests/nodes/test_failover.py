@@ -295,6 +295,18 @@ def test_only_the_replacement_works_again_where_activations_were_kept(route: Mak
     assert [headers.get(names.RESERVE) for headers in new] == ["99", *[None] * 5]
 
 
+def test_it_is_asked_whether_to_go_on_while_a_replacement_is_filled(route: Make) -> None:
+    made = with_spare(route, kept_bytes=1_000_000)
+    made.paths[1].dies_at = 4
+
+    def check() -> None:
+        if len(made.ways[peer_id(9)].asked) == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        made.generate(PROMPT, 6, check=check)
+
+
 def test_two_that_take_over_from_one_are_filled_one_after_the_other(route: Make) -> None:
     made = route(2, 5, kept_bytes=1_000_000)
     made.add(8)

@@ -75,9 +75,10 @@ async def test_it_gives_a_stream_piece_by_piece(peer: Peer) -> None:
             await anext(stream)
 
 
-async def test_a_failure_of_the_relay_is_an_answer() -> None:
+async def test_a_failure_of_the_relay_is_an_answer_that_says_whose_it_is() -> None:
     [answer] = await answers(peer_id="nobody")
     assert (response(answer).request_id, response(answer).status) == ("mine", 404)
+    assert response(answer).headers[client.IN_PLACE] == Code.NOT_FOUND
 
 
 async def test_a_path_that_no_node_serves_is_refused_here_too(peer: Peer) -> None:

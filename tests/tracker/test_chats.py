@@ -13,20 +13,16 @@ from pytest_django import Settings
 
 from relay import headers, wire
 from tests.tracker.conftest import FINGERPRINT, MakeNode
+from tests.tracker.sessions import begin_chat as begin
 from tracker import answers, chats
 from tracker.chats import Chat, Outcome
 from tracker.errors import ApiError
 from tracker.models import ChatSession, LanguageModel, Node
-from tracker.openai import read_chat, read_completion
+from tracker.openai import read_completion
 from tracker.tickets import SigningKey
 
 pytestmark = pytest.mark.usefixtures("ticket_key")
 Connect = Callable[[Node], None]
-
-
-def begin(**fields: Any) -> Chat:
-    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
 
 
 def ticket_of(chat: Chat) -> headers.Ticket:

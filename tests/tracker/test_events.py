@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracker.fakes import HELLO, done, said, sse
-from tracker.events import BadStream, Delta, Done, Event, EventReader, Failure, HopReport, Keepalive, Report
+from tracker.events import (
+    BadStream,
+    Delta,
+    Done,
+    Event,
+    EventReader,
+    FailoverReport,
+    Failure,
+    HopReport,
+    Keepalive,
+    Report,
+)
 from tracker.logprobs import Spelled, TokenLogprobs
 
 HOP = {
@@ -149,3 +160,20 @@ def test_an_event_without_end_is_refused() -> None:
         assert list(reader.feed(b"x" * 1024 * 1024)) == []
     with pytest.raises(BadStream, match="over"):
         list(reader.feed(b"x"))
+
+
+def test_what_a_head_has_gone_on_without_stands_in_its_report() -> None:
+    told = {"epoch": 2, "kept": "activations", "replayed_tokens": 9, "resume_ms": 40.5, "replay_compute_ms": -1}
+    own = {"done": True, "failovers": [told, {"epoch": 3}]}
+    (report,) = read(sse({"meshnet": own}))
+    assert isinstance(report, Report)
+    assert report.failovers == (
+        FailoverReport(2, "activations", 9, 40.5, 0.0),
+        FailoverReport(3, "", None, None, None),
+    )
+
+
+@pytest.mark.parametrize("failover", [{}, {"epoch": -1}, {"epoch": 1, "kept": 7}, {"epoch": 1, "resume_ms": "1"}, 7])
+def test_a_failover_that_breaks_a_rule_is_refused(failover: Any) -> None:
+    with pytest.raises(BadStream):
+        read(sse({"meshnet": {"done": True, "failovers": [failover]}}))

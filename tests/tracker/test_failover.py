@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db import OperationalError
 from django.utils import timezone
 from pytest_django import Settings
 
 from relay import headers, wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket, done, said, sse
-from tracker import answers, chats, failover, proxy
+from tracker import answers, chats, epochs, failover, proxy
 from tracker.breaker import State
 from tracker.errors import ApiError
 from tracker.failover import Losses
@@ -385,6 +386,25 @@ def test_a_session_that_was_ended_meanwhile_goes_on_nowhere(mesh: Mesh) -> None:
     with pytest.raises(ApiError) as error:
         mesh.chat(is_streamed=False)
     assert "ended meanwhile" in error.value.message
+
+
+def test_a_database_that_is_away_for_a_moment_is_waited_for(
+    mesh: Mesh, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.FAILOVER_WAIT_S = 30
+    given, is_away = epochs.route_of, iter([True])
+
+    def route_of(*args: Any) -> Any:
+        if next(is_away, False):
+            raise OperationalError("the database is starting")
+        return given(*args)
+
+    def goes_away(request: wire.Request) -> list[wire.Answer]:
+        monkeypatch.setattr(epochs, "route_of", route_of)
+        return after(1)(request)
+
+    mesh.first_is(goes_away)
+    assert text_of(mesh.chat()) == "Hello world"
 
 
 def test_the_trace_names_the_nodes_of_both_routes(mesh: Mesh) -> None:

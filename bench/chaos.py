@@ -181,7 +181,14 @@ def failovers_table(failovers: list[tuple[str, str, float | None]]) -> str:
     for kind in sorted({(kind, kept) for kind, kept, _ in failovers}):
         took = [ms for *of, ms in failovers if tuple(of) == kind and ms is not None]
         known = [f"{median(took):.0f}", f"{max(took):.0f}"] if took else ["", ""]
-        rows.append([*kind, str(sum(tuple(of) == kind for *of, _ in failovers)), *known])
+        rows.append(
+            [
+                kind[0],
+                kind[1] or "nothing: no token was told",
+                str(sum(tuple(of) == kind for *of, _ in failovers)),
+                *known,
+            ]
+        )
     return table(["lost", "filled from", "times", "ms to the next token", "at worst"], rows)
 
 

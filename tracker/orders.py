@@ -82,8 +82,9 @@ def request_of(
 
 
 def call_of(head: Node) -> HeadCall:
+    """A head without an endpoint may have left the relay since it was chosen: then the relay says so."""
     is_connected = head.uses_relay and presence.is_present(head.peer_id)
-    return through_relay(head.peer_id) if is_connected else by_http(head.dial_url)
+    return through_relay(head.peer_id) if is_connected or not head.endpoint_address else by_http(head.dial_url)
 
 
 def _encoded(fields: dict[str, Any]) -> bytes:

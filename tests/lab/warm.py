@@ -27,10 +27,12 @@ from tests.lab import namespaces
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.lab.imported"])
+_KILLED = "ignore::UserWarning:multiprocessing.resource_tracker"  # whoever is killed leaves its locks to be tidied up
 
 
 def begin() -> None:
     """Starts importing, so that the first fork need not wait as long."""
+    os.environ.setdefault("PYTHONWARNINGS", _KILLED)
     forkserver.ensure_running()
 
 

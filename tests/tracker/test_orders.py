@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from relay import wire
+from tests.tracker.conftest import MakeNode
 from tracker import answers, orders
 from tracker.answers import Answer
 from tracker.errors import ApiError
@@ -43,3 +45,16 @@ def test_more_tokens_than_a_message_holds_stay_where_they_are() -> None:
     long = tuple(range(100_000, 100_000 + wire.MAX_BODY_BYTES // 7))
     with pytest.raises(ApiError, match="too many to be sent to another node"):
         orders.continued(BODY, answer_of(Delta("a", ids=(5,), prompt_ids=long)))
+
+
+@pytest.mark.django_db
+def test_a_head_that_left_since_it_was_chosen_is_asked_all_the_same_and_the_relay_says_that_it_is_gone(
+    make_node: MakeNode,
+) -> None:
+    call = orders.call_of(make_node("head", 0, 12))
+
+    async def statuses() -> list[int]:
+        asked = call(wire.Request("1", "POST", "/v1/completions", {}, b"{}"))
+        return [answer.status async for answer in asked if isinstance(answer, wire.Response)]
+
+    assert asyncio.run(statuses()) == [404]

@@ -10,6 +10,7 @@ from relay import presence
 from tracker.breaker import State
 from tracker.models import LanguageModel, Node
 from tracker.models.sessions import LOST_AFTER
+from tracker.probes import prober
 from tracker.routing import Candidate
 
 
@@ -42,5 +43,5 @@ def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:
     layers = node.shard.start_layer, node.shard.end_layer
     if is_on_route:
         return Candidate(node.peer_id, *layers, load=-1, is_on_trial=node.duty == Node.Duty.DRAINING)
-    is_on_trial = node.breaker.state(now) == State.HALF_OPEN
+    is_on_trial = node.breaker.state(now) == State.HALF_OPEN or prober.is_asking(node)
     return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial)

@@ -65,6 +65,10 @@ class Prober:
             task = self._asking[node.pk] = _beside(_check(node))
             task.add_done_callback(lambda _: self._asking.pop(node.pk, None))
 
+    def is_asking(self, node: Node) -> bool:
+        """It was accused, and hasn't answered yet. From any thread."""
+        return node.pk in self._asking
+
     def start(self, late_s: float = 0.0) -> None:
         """Looks for nodes whose time without sessions is over, in one process at a time."""
         if self._looking is None or self._looking.done():

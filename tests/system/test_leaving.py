@@ -6,6 +6,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,11 @@ def test_a_client_that_leaves_before_the_first_token_frees_the_head_at_once_and_
     tail = pair.nodes[1]
     tail.send(signal.SIGSTOP)
     try:
-        leave(pair, body(pair.model, "Tell me a long story.", stream=is_streamed), 1.5)
+        with ThreadPoolExecutor(1) as threads:
+            asked = body(pair.model, "Tell me a long story.", stream=is_streamed)
+            left = threads.submit(leave, pair, asked, 1.5)
+            pair.wait_until(lambda: all(pair.held(0)[0]))
+            left.result(30)
         pair.assert_freed(0)
     finally:
         tail.send(signal.SIGCONT)

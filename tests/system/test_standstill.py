@@ -76,8 +76,8 @@ def test_the_work_of_a_node_in_a_black_hole_is_done_elsewhere(woken: Mesh, role:
     lost = trigger.wait(0)
     assert_lost(lost, mesh.steps.seen(lost.session), role)
     assert_same(answer, mesh.expected[True])
-    [failover] = mesh.site.story(answer.completion_id)["failovers"]
-    assert failover["node"] == mesh.name(victim_of(role, lost))
+    failovers = mesh.site.story(answer.completion_id)["failovers"]
+    assert mesh.name(victim_of(role, lost)) in [failover["node"] for failover in failovers]
     mesh.wait_until_free()
 
 
@@ -87,7 +87,8 @@ def test_a_stopped_replica_makes_one_request_slow_at_most_and_works_again_when_i
     name = f"{mesh.model}-5to7-0"
     mesh.nodes[name].send(signal.SIGSTOP)
     stories = [mesh.site.story(mesh.ask().completion_id) for _ in range(6)]
-    assert sum(bool(story["failovers"]) for story in stories) <= 1
+    slow = [story["failovers"] for story in stories if story["failovers"]]
+    assert len(slow) <= 1, slow
     assert all(story["state"] == "done" for story in stories)
     mesh.nodes[name].send(signal.SIGCONT)
     mesh.site.forgive()

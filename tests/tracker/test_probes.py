@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.utils import timezone
 
 from relay import wire
@@ -18,6 +18,7 @@ from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import FakeHead, PeerSocket, http_server, send
 from tracker import probes
 from tracker.breaker import State
+from tracker.candidates import candidates_of
 from tracker.heads import by_http
 from tracker.models import Lease, Node
 from tracker.probes import Prober, failure_of
@@ -87,6 +88,23 @@ def test_a_node_whose_socket_is_gone_is_offline_and_welcome_when_it_is_back(make
     node = make_node("a")
     look(node, broken, socket=False)
     assert node.breaker_until is None
+
+
+def test_until_an_accused_node_has_answered_others_come_first(make_node: MakeNode) -> None:
+    node, other = make_node("a"), make_node("b")
+
+    @async_to_sync
+    async def candidates() -> dict[str, bool]:
+        """Whether each is on trial while the accused one keeps its answer back."""
+        peers = [PeerSocket(one.peer_id, "tiny") for one in (node, other)]
+        probes.prober.look_at(node)
+        found = await sync_to_async(candidates_of)(node.model, timezone.now())
+        for peer in peers:
+            peer.leave()
+        await probes.prober.idle()
+        return {shard.peer_id: shard.is_on_trial for shard in found.shards}
+
+    assert candidates() == {node.peer_id: True, other.peer_id: False}
 
 
 def test_a_busy_relay_says_nothing_about_a_node(make_node: MakeNode) -> None:

@@ -12,7 +12,7 @@ from tests.lab.wallclock import WallClock
 
 MODEL = "tiny-clocks"
 PROMPT = "What is the quick brown fox?"
-NUM_TOKENS = 60
+NUM_TOKENS = 16  # its clock is read from a file each time, which makes it slow
 OFF_S = [5, -5, 3600, -3600]  # one after the other
 
 
@@ -35,6 +35,7 @@ def test_a_clock_that_is_off_or_jumps_changes_nothing(
             assert_no_time_is_negative(site.story(answer.completion_id))
         assert MODEL in site.model_names()
         assert "expired" not in nodes[0].output
+        nodes[0].kill()  # libfaketime may keep a signal from being heard
 
 
 def ask(site: Site, disturb: Callable[[], None]) -> Answer:

@@ -22,6 +22,7 @@ from nodes.completion import CompletionError
 from nodes.deadline import Deadline
 from nodes.engine import Engine
 from nodes.events import Answer
+from nodes.failover import FAILOVER_WAIT_S
 from nodes.steps import Layers, StepHeaders, integer, required, session_of
 from nodes.tickets import TicketBook
 from relay import headers as names
@@ -160,8 +161,17 @@ class NodeApi:
         self._check_route(ticket, hops)
         chunk_tokens = integer(request.headers, names.PREFILL_CHUNK, DEFAULT_CHUNK_TOKENS)
         ticket_text = required(request.headers, names.TICKET)
+        wait_ms = integer(request.headers, names.FAILOVER_WAIT_MS, int(FAILOVER_WAIT_S * 1000))
         order = Order(
-            request.request_id, request.path, request.body, ticket, ticket_text, hops, chunk_tokens, _deadline(request)
+            request_id=request.request_id,
+            path=request.path,
+            body=request.body,
+            ticket=ticket,
+            ticket_text=ticket_text,
+            hops=hops,
+            chunk_tokens=chunk_tokens,
+            deadline=_deadline(request),
+            failover_wait_s=wait_ms / 1000,
         )
         return self._start(Chat(order, self._head, lambda *following: self._allow_route(session, *following)))
 

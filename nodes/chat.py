@@ -19,7 +19,7 @@ from nodes.downstream import DownstreamHop
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine
 from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnswer
-from nodes.failover import Allow, Failover
+from nodes.failover import FAILOVER_WAIT_S, Allow, Failover
 from nodes.forwarding import Session, chunk_size
 from nodes.generation import Generation
 from nodes.hops import Dialler
@@ -49,6 +49,7 @@ class Order:
     hops: Sequence[Hop]  # after the head
     chunk_tokens: int
     deadline: Deadline
+    failover_wait_s: float = FAILOVER_WAIT_S
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,8 @@ class Chat:
         chunk_tokens = self._chunk_tokens(brief.sampling)
         self._pipeline = self._new_pipeline(len(brief.prompt_ids) + brief.max_tokens)
         self._writer = writer = Writer(brief.request, brief.prompt_ids, head.tokenizer, brief.max_tokens)
-        self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop)
+        wait_s = order.failover_wait_s
+        self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop, wait_s)
         known_ids, told = brief.known_ids, brief.request.resume
         if told:
             self._replay = Replay(order.ticket.epoch, len(known_ids))

@@ -24,7 +24,7 @@ from relay.wire import Code, WireError
 
 logger = logging.getLogger(__name__)
 
-FAILOVER_WAIT_S = 20.0  # without any progress; the request's deadline may come first
+FAILOVER_WAIT_S = 20.0  # where the site names no other
 ASK_DEADLINE_S = 5.0
 LEAST_PAUSE_S, MOST_JITTER_S = 0.25, 0.75  # between two tries
 _FINAL = {Code.STALE, Code.BAD_REQUEST}  # another hop would say the same
@@ -63,6 +63,7 @@ class Failover:
     rerouter: Rerouter | None = None
     allow: Allow | None = None
     new_hop: Callable[[Hop], DownstreamHop] | None = None
+    wait_s: float = FAILOVER_WAIT_S  # without any progress; the request's deadline may come first
     clock: Callable[[], float] = time.monotonic
     wait: Callable[[Deadline, float], object] = Deadline.pause
     backoff: Backoff = field(default_factory=lambda: Backoff(LEAST_PAUSE_S, MOST_JITTER_S))
@@ -93,7 +94,7 @@ class Failover:
         session = self.pipeline.session
         if session.deadline.is_cancelled:
             raise Cancelled
-        left_s = min(FAILOVER_WAIT_S - (self.clock() - self._lost_at), session.deadline.left_s())
+        left_s = min(self.wait_s - (self.clock() - self._lost_at), session.deadline.left_s())
         pause_s = LEAST_PAUSE_S + self.backoff.next_s()
         if left_s <= pause_s or isinstance(why, Refused):
             code = Code.BUSY if error.code == Code.BUSY else NODE_FAILED

@@ -30,6 +30,7 @@ RESERVE = "x-meshnet-reserve"  # first step: tokens the session may come to hold
 ROUTE = "x-meshnet-route"  # to the head: the downstream hops, a JSON list
 PREFILL_CHUNK = "x-meshnet-prefill-chunk"  # to the head: tokens per prefill step
 DEADLINE_MS = "x-meshnet-deadline-ms"  # milliseconds the request has left
+FAILOVER_WAIT_MS = "x-meshnet-failover-wait-ms"  # to the head: how long it waits for a hop that nobody replaces
 CACHED = "x-meshnet-cached"  # in a 409 `missing`: tokens the hop holds
 QUEUE_MS = "x-meshnet-queue-ms"  # in an answer: time the step waited for the engine
 COMPUTE_MS = "x-meshnet-compute-ms"  # in an answer: time the engine worked on it

@@ -8,6 +8,8 @@ import secrets
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+
 from relay import headers, presence, wire
 from tracker import epochs
 from tracker.answers import Answer
@@ -69,6 +71,7 @@ def request_of(
         headers.ROUTE: headers.encode_route(route),
         headers.PREFILL_CHUNK: str(session.model.fitting_chunk_tokens),
         headers.DEADLINE_MS: str(int(deadline_s * 1000)),
+        headers.FAILOVER_WAIT_MS: str(int(settings.FAILOVER_WAIT_S * 1000)),
     }
     return wire.Request(
         request_id=secrets.token_hex(16),

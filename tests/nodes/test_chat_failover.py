@@ -96,11 +96,6 @@ def chats(request: pytest.FixtureRequest) -> Iterator[Chats]:
         yield made
 
 
-@pytest.fixture
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nodes.failover.FAILOVER_WAIT_S", 1.5)
-
-
 def lose_tail(chats: Chats, at: int = 3) -> None:
     """Its layers fail before the answer's token of that number, from 0, and from then on nobody reaches it."""
 
@@ -146,11 +141,10 @@ def test_a_node_that_is_gone_is_told_of_with_every_cause(chats: Chats) -> None:
     assert "tunnel: peer_gone" in loss.cause
 
 
-@pytest.mark.usefixtures("short_wait")
-def test_when_nobody_takes_over_there_is_one_error_after_the_summary(chats: Chats) -> None:
+def test_when_nobody_takes_over_in_the_sites_time_there_is_one_error_after_the_summary(chats: Chats) -> None:
     chats.tracker.error = NotNow("layers 2–3 have no node online", 0)
     lose_tail(chats)
-    told = chats.tell()
+    told = chats.tell(**{names.FAILOVER_WAIT_MS: 1500})
 
     assert told.error
     assert told.error["code"] == "node_failed"

@@ -77,12 +77,13 @@ def test_the_ticket_allows_exactly_the_route(pair: tuple[Node, Node], ticket_key
 
 
 def test_a_ticket_outlives_the_deadline_a_little(pair: tuple[Node, Node], settings: Settings) -> None:
-    settings.REQUEST_DEADLINE_S = 50
+    settings.REQUEST_DEADLINE_S, settings.FAILOVER_WAIT_S = 50, 3.0
     chat = begin()
     left_s = ticket_of(chat).expires - timezone.now().timestamp()
     assert 100 < left_s <= 110
     assert chat.request.deadline_ms == 50_000
     assert chat.request.headers[headers.DEADLINE_MS] == "50000"
+    assert chat.request.headers[headers.FAILOVER_WAIT_MS] == "3000"
 
 
 def test_the_relays_own_limit_bounds_the_deadline(pair: tuple[Node, Node], settings: Settings) -> None:
@@ -100,7 +101,7 @@ def test_a_request_may_ask_for_less_time(pair: tuple[Node, Node]) -> None:
 def test_a_request_for_more_time_than_the_operator_gives_is_refused(
     pair: tuple[Node, Node], settings: Settings
 ) -> None:
-    settings.REQUEST_DEADLINE_S = 50
+    settings.REQUEST_DEADLINE_S, settings.FAILOVER_WAIT_S = 50, 3.0
     with pytest.raises(ApiError, match="is 51; at most 50 seconds are given here") as error:
         begin(meshnet={"deadline_s": 51})
     assert (error.value.status, error.value.param) == (400, "meshnet.deadline_s")

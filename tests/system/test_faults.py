@@ -27,7 +27,7 @@ Mesh = tuple[Site, FaultProxy, list[Process]]
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, FaultProxy]]:
     """A site whose relay nodes reach only through a proxy that can break."""
-    site = Site(tmp_path_factory.mktemp("faults"), REQUEST_DEADLINE_S=str(DEADLINE_S))
+    site = Site(tmp_path_factory.mktemp("faults"), REQUEST_DEADLINE_S=str(DEADLINE_S), FAILOVER_WAIT_S="2")
     with FaultProxy(("127.0.0.1", site.port)) as proxy:
         site.env["RELAY_URL"] = f"ws://127.0.0.1:{proxy.port}"
         with site:

@@ -179,6 +179,7 @@ class DownstreamHop:
         for number, path in enumerate(paths):
             others, started = paths[number + 1 :], self._clock()
             share = _share(deadline, max(patience_s, slow_s))
+            is_hurried = deadline.left_s() / 2 < max(patience_s, slow_s)
             try:
                 return path.name, self._try(path, method, target, headers, body, share)
             except HopError as error:
@@ -188,7 +189,7 @@ class DownstreamHop:
                     self._silent_s += waited_s
                     patience_s = max(LOST_PATIENCE_S, patience_s / 2)
                 causes[path.name] = error.cause
-                codes.add(error.code or NODE_FAILED)
+                codes.add(_blamed(error, is_hurried))
                 self._note(path, error, others)
         found = "; ".join(f"{name}: {causes[name]}" for name in ("tunnel", "relay", "direct") if name in causes)
         raise HopFailed(f"pipeline error: {self}: {found}", self, _word_for(codes))
@@ -222,10 +223,19 @@ def _share(deadline: Deadline, patience_s: float) -> Deadline:
     return deadline.at_most(min(deadline.left_s() / 2, patience_s))
 
 
+def _blamed(error: HopError, is_hurried: bool) -> str:
+    """`is_hurried`: the request's end left the node less than its time."""
+    if error.is_late or error.code == Code.DEADLINE:
+        return Code.DEADLINE if is_hurried else NODE_FAILED
+    return error.code or NODE_FAILED
+
+
 def _word_for(codes: Collection[str]) -> str:
     """What it was, from what was answered on each path: a node that is full or leaves hasn't failed."""
     if Code.DRAINING in codes:
         return Code.DRAINING
+    if codes == {Code.DEADLINE}:
+        return Code.DEADLINE  # the request's time was too short to say that the node doesn't answer
     return Code.BUSY if codes and _FULL.issuperset(codes) else NODE_FAILED
 
 

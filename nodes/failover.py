@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nodes.backoff import Backoff
-from nodes.deadline import Cancelled, Deadline
+from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import NODE_FAILED, DownstreamHop, HopFailed, HopRefused
 from nodes.pipeline import Pipeline
 from nodes.reroute import MOVE, Loss, NextRoute, NoAnswer, NotNow, NotOurs, Refused, Rerouter
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 FAILOVER_WAIT_S = 20.0  # where the site names no other
 ASK_DEADLINE_S = 5.0
+LEAST_LEFT_S = 1.0  # of a request's time: with less another route would only begin
 LEAST_PAUSE_S, MOST_JITTER_S = 0.25, 0.75  # between two tries
 _FINAL = {Code.STALE, Code.BAD_REQUEST}  # another hop would say the same
 
@@ -81,7 +82,9 @@ class Failover:
         hop = error.hop
         if self.rerouter is None or hop is None or error.code in _FINAL:
             raise error
-        now = self.clock()
+        deadline, now = self.pipeline.session.deadline, self.clock()
+        if error.code == Code.DEADLINE and deadline.left_s() < LEAST_LEFT_S:
+            raise DeadlineOver(f"the request's time is over: {error}") from error
         if self._lost_at is None:
             self._lost_at = now
         hop.is_lost = True
@@ -91,15 +94,13 @@ class Failover:
         why = self._reroute(Loss(peer_id, start, end, str(error.code), str(error)), position)
         if why is None:
             return
-        session = self.pipeline.session
-        if session.deadline.is_cancelled:
+        if deadline.is_cancelled:
             raise Cancelled
-        left_s = min(self.wait_s - (self.clock() - self._lost_at), session.deadline.left_s())
+        left_s = min(self.wait_s - (self.clock() - self._lost_at), deadline.left_s())
         pause_s = LEAST_PAUSE_S + self.backoff.next_s()
         if left_s <= pause_s or isinstance(why, Refused):
-            code = Code.BUSY if error.code == Code.BUSY else NODE_FAILED
-            raise HopFailed(f"{error}; no other node could take over: {why}", hop, code) from error
-        self.wait(session.deadline, pause_s)
+            raise _end(error, hop, why) from error
+        self.wait(deadline, pause_s)
 
     def move(self, position: int) -> bool:
         """The tracker wants another route for the session: False where there is none, and it goes on as it was."""
@@ -171,3 +172,11 @@ class Failover:
             raise NoAnswer("the tracker's ticket is of another session, an earlier epoch or another dtype")
         following = replace(session, epoch=ticket.epoch, ticket=answer.ticket_text)
         self.pipeline.switch(following, ticket.hops[0][1:], [self.new_hop(hop) for hop in hops])
+
+
+def _end(error: HopFailed | HopRefused, hop: DownstreamHop, why: Exception) -> Exception:
+    """What a session ends with when nobody took over."""
+    message = f"{error}; no other node could take over: {why}"
+    if error.code == Code.DEADLINE:
+        return DeadlineOver(message)
+    return HopFailed(message, hop, Code.BUSY if error.code == Code.BUSY else NODE_FAILED)

@@ -26,11 +26,11 @@ CONNECT_DEADLINE_S = 5.0
 
 class HopError(Exception):
     """This path to the node failed; another may work. `is_cut`: the connection ended, a new one may serve.
-    `code`: of an answer that says so."""
+    `is_late`: there was no answer in time. `code`: of an answer that says so."""
 
-    def __init__(self, cause: str, *, is_cut: bool = False, code: str = "") -> None:
+    def __init__(self, cause: str, *, is_cut: bool = False, is_late: bool = False, code: str = "") -> None:
         super().__init__(cause)
-        self.cause, self.is_cut, self.code = cause, is_cut, code
+        self.cause, self.is_cut, self.is_late, self.code = cause, is_cut, is_late, code
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class TunnelHop:
         try:
             answer = self._tunnel.ask(self._peer_id, method, target, headers, body, deadline)
         except TimeoutError:
-            raise HopError("no answer through the tunnel in time") from None
+            raise HopError("no answer through the tunnel in time", is_late=True) from None
         except ConnectionFailed as error:
             raise HopError(error.cause, is_cut=True) from None
         except wire.WireError as error:
@@ -96,7 +96,7 @@ class RelayHop:
             return self._answer(connection, request_id, deadline)
         except TimeoutError:
             self.close()  # which cancels the request at the node: the attempt has ended
-            raise HopError("no answer through the relay in time") from None
+            raise HopError("no answer through the relay in time", is_late=True) from None
         except ConnectionFailed as error:
             self.close()
             raise HopError(error.cause, is_cut=True) from None
@@ -155,7 +155,7 @@ class DirectHop:
             return self._ask(method, target, headers, body, deadline)
         except TimeoutError:
             self.close()
-            raise HopError(f"no answer from {self._endpoint} in time") from None
+            raise HopError(f"no answer from {self._endpoint} in time", is_late=True) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             if is_new:

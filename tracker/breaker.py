@@ -22,6 +22,8 @@ MIN_OWNERS = 2  # one alone could keep a rival's node from working
 
 # What a head may say of a hop that is a fault of the node's. `busy`, `draining`, `missing` and `move` are none.
 FAULTS = frozenset({"node_failed", "internal"})
+# Why the site asks a node how it is. A chat with little time says nothing of a node that was too slow for it.
+SUSPICIONS = FAULTS | {"deadline"}
 
 
 class State(StrEnum):

@@ -15,7 +15,7 @@ from typing import Any
 from django.db import transaction
 
 from tracker import epochs, figures
-from tracker.breaker import FAULTS
+from tracker.breaker import SUSPICIONS
 from tracker.candidates import candidates_of
 from tracker.detours import detour
 from tracker.epochs import Hops
@@ -141,7 +141,7 @@ def _next_route(
             why = error
     names = " and ".join(hop.node_name for hop in left)
     refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
-    raise NoDetour(refusal, left[0].node if wanted.lost.code in FAULTS else None)
+    raise NoDetour(refusal, left[0].node if wanted.lost.code in SUSPICIONS else None)
 
 
 def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:

@@ -308,6 +308,22 @@ def test_an_attempt_gets_the_nodes_patience_and_at_most_half_of_what_is_left() -
     assert [round(asked[3]) for asked in direct.asked] == [10, 5]
 
 
+@pytest.mark.parametrize(("deadline_s", "code"), [(1000, "node_failed"), (15, "deadline")])
+def test_a_node_that_is_late_has_failed_only_where_it_had_its_time(deadline_s: float, code: str) -> None:
+    late = HopError("no answer in time", is_late=True)
+    answered_late = error(wire.Code.DEADLINE)
+    with pytest.raises(HopFailed) as failed:
+        step(hop_over(FakePath("relay", answered_late), FakePath("direct", late)), deadline_s=deadline_s)
+    assert failed.value.code == code
+
+
+def test_a_node_that_is_gone_has_failed_however_little_time_there_was() -> None:
+    late = HopError("no answer in time", is_late=True)
+    with pytest.raises(HopFailed) as failed:
+        step(hop_over(FakePath("relay", late), FakePath("direct", HopError("refused"))), deadline_s=2)
+    assert failed.value.code == "node_failed"
+
+
 def test_after_a_path_that_was_silent_the_next_gets_half_the_patience() -> None:
     time = Time()
     tunnel = TimedPath("tunnel", time, 10, HopError("no answer in time"))

@@ -3,12 +3,14 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from nodes.deadline import Deadline, DeadlineOver
 from nodes.downstream import HopFailed, HopRefused
-from nodes.failover import FAILOVER_WAIT_S
+from nodes.failover import FAILOVER_WAIT_S, LEAST_LEFT_S
 from nodes.reroute import MOVE, NoAnswer, NotNow, NotOurs, Refused
 from nodes.sessions import Stale
 from relay import headers as names
@@ -130,6 +132,26 @@ def test_when_nobody_takes_over_in_time_one_error_says_who_was_lost_and_why_nobo
     )
     assert failed.value.code == "node_failed"
     assert FAILOVER_WAIT_S - 1 <= clock.now - started <= FAILOVER_WAIT_S
+
+
+def test_a_hop_that_had_no_time_left_isnt_reported_as_lost(route: Make) -> None:
+    made = with_spare(route)
+    hop = made.pipeline.hops[0]
+    hurried = Deadline.after(LEAST_LEFT_S / 2)
+    made.pipeline._route.session = replace(made.pipeline.session, deadline=hurried)
+    with pytest.raises(DeadlineOver, match="no answer in time"):
+        made.failover.lost(HopFailed("no answer in time", hop, "deadline"), 5)
+    assert not made.tracker.asked
+
+
+def test_a_hop_that_was_too_slow_for_the_requests_time_ends_it_as_late(route: Make) -> None:
+    made = with_spare(route)
+    made.tracker.answers = [NotNow("layers 4–5 have no node online", 0)]
+    made.failover.wait_s = 0.0
+    with pytest.raises(DeadlineOver, match="no answer in time; no other node could take over: layers 4–5"):
+        made.failover.lost(HopFailed("no answer in time", made.pipeline.hops[0], "deadline"), 5)
+    [(_, loss, _, _)] = made.tracker.asked
+    assert loss.code == "deadline"
 
 
 def test_when_everybody_is_full_the_end_says_so(route: Make) -> None:

@@ -11,7 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from tracker import accusations, figures, reroutes
 from tracker.auth import asking_node
-from tracker.breaker import FAULTS
+from tracker.breaker import SUSPICIONS
 from tracker.errors import ApiError
 from tracker.models import Node
 from tracker.node_schemas import Reroute, check
@@ -42,5 +42,5 @@ def _reroute(request: HttpRequest, session_id: str) -> tuple[Node | None, dict[s
     head, now = asking_node(request), timezone.now()
     wanted = check(Reroute, read_object(request, MAX_BODY_BYTES))
     failover, answer = reroutes.reroute(head, session_id, wanted, now)
-    is_fault = failover.code in FAULTS and not accusations.accused(failover, now)
-    return failover.node if is_fault else None, answer
+    is_suspect = failover.code in SUSPICIONS and not accusations.accused(failover, now)
+    return failover.node if is_suspect else None, answer

@@ -35,6 +35,11 @@ async def call(peer_id: str, request: wire.Request) -> AsyncGenerator[wire.Answe
         hub.detach(unread.link)
 
 
+def stops_at() -> float:
+    """When this process ends whatever is in flight, by time.monotonic(); infinite until it is told to stop."""
+    return hub.stops_at
+
+
 class _Unread:
     """Answers that the reader hasn't taken yet: the call's end of the switchboard."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections import deque
@@ -36,6 +37,7 @@ class Hub:
         self.switchboard.took = metrics.request_s.add
         self.on_registered: list[Listener] = []  # told of each registration
         self.on_detached: list[Listener] = []  # told when the end of a registered link is noticed
+        self.stops_at = math.inf  # by time.monotonic(): told to stop, this process ends then what is in flight
         self._effects: deque[Send[Edge] | Close[Edge]] = deque()
         self._is_applying = False
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -127,9 +127,9 @@ class RelayServer(Server):
     def drain(self) -> None:
         """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
         if self._stops_at is not None:
-            self._stops_at = time.monotonic()
+            hub.stops_at = self._stops_at = time.monotonic()
             return
-        self._stops_at = time.monotonic() + self.grace_s
+        hub.stops_at = self._stops_at = time.monotonic() + self.grace_s
         hub.drain(wire.Drain(RECONNECT_IN_MS, SPREAD_MS))
         if here := cluster.current():
             here.withdraw()

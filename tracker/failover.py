@@ -2,6 +2,7 @@
 
 No head that failed in this chat is asked again while there is another. Where there is none, the chat waits for a node
 to come, and one that is back may be asked again: sooner where its connection had ended than where it was only silent.
+Once this process was told to stop, a chat that loses its head ends: it has no time for another.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
 from tracker.events import Delta, Event, Keepalive
-from tracker.listening import FINAL_STATUSES, Clock, HeadFailed, Loss, listen
+from tracker.listening import FINAL_STATUSES, Clock, HeadFailed, Loss, listen, shutting_down
 from tracker.successors import Lost, NoSuccessor
 
 logger = logging.getLogger(__name__)
@@ -117,10 +118,12 @@ async def _next_chats(
 ) -> AsyncGenerator[Chat | None, None]:
     """The chat at its next head, the last item; None each time that there is none yet. Raises ApiError."""
     logger.warning("session %s: %s failed: %s", chat.short_id, chat.head, failed.error.message)
-    if failed.loss is Loss.SILENT:
+    if failed.loss is Loss.SILENT and not clock.is_stopping:
         await in_thread(accusations.site_saw, chat.head.peer_id, failed.error.message, timezone.now())
     pause_s, longest_s = POLL_S
     while True:
+        if clock.is_stopping:
+            raise shutting_down()
         now = _now()
         lost = Lost(failed.error.code or "", failed.error.message, losses.all(), losses.resting(now))
         try:

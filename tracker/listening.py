@@ -1,7 +1,7 @@
 """One head of a chat as it is heard: its events, from its consent to its end, and what its failures mean. Async.
 
-A failure is either the client's to mend, or the deadline's, and ends the chat (ApiError); or it is this head's, and
-another may go on (HeadFailed).
+A failure is either the client's to mend, the deadline's or this site's, which shuts down, and ends the chat (ApiError);
+or it is this head's, and another may go on (HeadFailed).
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import math
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from enum import Enum
 
@@ -20,6 +21,7 @@ from tracker.events import BadStream, Done, Event, EventReader, Failure, Keepali
 from tracker.heads import HeadCall
 
 END_S = 2.0  # between the head's [DONE] and the end of its answer
+LAST_WORDS_S = 1.0  # of the time that a process has left which was told to stop: for the client, and for the record
 
 # What no other head would do better: the client's to mend or to repeat, or out of time.
 _FINAL_CODES = frozenset({Code.BAD_REQUEST, Code.TOO_LARGE, Code.RATE_LIMITED, Code.DEADLINE}) | frozenset(
@@ -61,26 +63,42 @@ class HeadFailed(Exception):
 
 
 class Clock:
-    """The chat's deadline and the head's silence, whichever ends first."""
+    """The chat's deadline, the head's silence and the end of this process, whichever comes first."""
 
-    def __init__(self, deadline_s: float, silence_s: float) -> None:
+    def __init__(self, deadline_s: float, silence_s: float, stops_at: Callable[[], float] = client.stops_at) -> None:
         self._ends, self._silence_s = asyncio.get_running_loop().time() + deadline_s, silence_s
+        self._stops_at = stops_at
 
     @property
     def left_s(self) -> float:
         return self._ends - asyncio.get_running_loop().time()
 
+    @property
+    def is_stopping(self) -> bool:
+        """This process was told to stop: a chat may end here, and no longer begin anew at another head."""
+        return self._stops_at() < math.inf
+
     async def next(self, head: AsyncIterator[wire.Answer]) -> wire.Answer | None:
-        """The head's next item; None after the last. Raises ApiError 504 at the deadline, HeadFailed."""
-        now = asyncio.get_running_loop().time()
+        """The head's next item; None after the last. Raises ApiError 504 at the deadline, 503 at the end; HeadFailed.
+
+        A stop that begins during the wait is seen at the next item: heads say something each second."""
+        now, stops_at = asyncio.get_running_loop().time(), self._stops_at() - LAST_WORDS_S
+        if now >= stops_at:
+            raise shutting_down()
         try:
-            async with asyncio.timeout_at(min(self._ends, now + self._silence_s)):
+            async with asyncio.timeout_at(min(self._ends, now + self._silence_s, stops_at)):
                 return await anext(head, None)
         except TimeoutError:
+            if asyncio.get_running_loop().time() >= stops_at:
+                raise shutting_down() from None
             if self.left_s <= 0:
                 raise ApiError(504, "the answer wasn't finished by the request's deadline", code="deadline") from None
             message = f"it said nothing for {self._silence_s:g} s"
             raise HeadFailed(Loss.SILENT, ApiError(504, message, code="head_silent")) from None
+
+
+def shutting_down() -> ApiError:
+    return ApiError(503, "the site is shutting down; ask again in a moment", code=Code.DRAINING)
 
 
 async def listen(call: HeadCall, request: wire.Request, clock: Clock) -> AsyncGenerator[Event, None]:

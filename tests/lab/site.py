@@ -52,6 +52,7 @@ class Site:
         self.nodes: list[Process] = []
         self.places: dict[str, Namespace] = {}  # by a node's name: its network, where that isn't the machine's
         self.process: Process | None = None
+        self.serve_options: tuple[str, ...] = ()
         self.api_key = self.join_token = ""
 
     def __enter__(self) -> Self:
@@ -72,7 +73,7 @@ class Site:
         return manage(*arguments, env=self.env, python=self.python)
 
     def start(self) -> None:
-        serve = ["serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        serve = ["serve", "--host", "127.0.0.1", "--port", str(self.port), *self.serve_options]
         self.process = Process([*manage_py(self.python), *serve], self.env)
         self.process.wait_for(r"Listening on")
 

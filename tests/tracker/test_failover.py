@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from relay import headers, wire
+from relay.hub import hub
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket, done, said, sse
 from tracker import answers, chats, epochs, failover, proxy
@@ -371,6 +373,52 @@ def test_a_busy_head_without_another_is_told_at_once(mesh: Mesh, settings: Setti
     with pytest.raises(ApiError) as error:
         mesh.chat(is_streamed=False)
     assert (error.value.status, error.value.code) == (503, "busy")
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_while_the_site_shuts_down_a_chat_that_loses_its_head_ends_at_once(
+    mesh: Mesh, settings: Settings, monkeypatch: pytest.MonkeyPatch, is_streamed: bool
+) -> None:
+    settings.FAILOVER_WAIT_S = 60
+
+    def stops(request: wire.Request) -> list[wire.Answer]:
+        monkeypatch.setattr(hub, "stops_at", time.monotonic() + 30)
+        return after(1)(request)
+
+    mesh.first_is(stops)
+    if is_streamed:
+        *_, error, end = mesh.chat()
+        assert (error["error"]["code"], end) == ("draining", "data: [DONE]")
+    else:
+        with pytest.raises(ApiError) as refused:
+            mesh.chat(is_streamed=False)
+        assert (refused.value.status, refused.value.code) == (503, "draining")
+    session = ChatSession.objects.get()
+    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "draining")
+    assert len(mesh.asked) == 1
+
+
+def test_while_the_site_shuts_down_a_chat_that_waits_for_a_head_waits_no_longer(
+    mesh: Mesh, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.FAILOVER_WAIT_S = 60
+    mesh.online, mesh.scripts["one"] = ["one"], [after(1)]
+    given = epochs.route_of
+
+    def route_of(model: Any, now: Any, *lost: Any, **needs: Any) -> Any:
+        if lost:
+            monkeypatch.setattr(hub, "stops_at", time.monotonic() + 30)
+        return given(model, now, *lost, **needs)
+
+    monkeypatch.setattr(epochs, "route_of", route_of)
+    *_, error, _ = mesh.chat()
+    assert error["error"]["code"] == "draining"
+
+
+def test_what_finishes_while_the_site_shuts_down_is_finished(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "stops_at", time.monotonic() + 30)
+    mesh.first_is(from_where_it_was)
+    assert text_of(mesh.chat()) == "Hello world"
 
 
 def test_an_answer_that_was_complete_needs_no_other_head(mesh: Mesh) -> None:

@@ -1,0 +1,66 @@
+"""The site is told to stop while chats run: what isn't finished in time is told so, and the record says so too."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.processes import Process
+from tests.lab.site import Site, events
+
+GRACE_S = 4.0
+
+
+@pytest.fixture
+def own_site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "stopping", FAILOVER_WAIT_S="60")
+    site.serve_options = ("--grace", str(GRACE_S))
+    with site:
+        yield site
+
+
+@pytest.fixture
+def mesh(own_site: Site, tiny: Path) -> tuple[Process, Process]:
+    head, tail = (own_site.start_node(name, tiny, cut) for name, cut in (("head", "0:4"), ("tail", "4:7")))
+    for node in (head, tail):
+        node.wait_for("Ready: layers")
+    own_site.wait_for_model(tiny.name)
+    return head, tail
+
+
+@pytest.mark.parametrize("loses_head", [False, True], ids=["slow", "head lost"])
+def test_chats_that_a_stop_cuts_short_end_with_draining(
+    own_site: Site, mesh: tuple[Process, Process], tiny: Path, loses_head: bool
+) -> None:
+    head, tail = mesh
+    said = [{"role": "user", "content": "Tell me a long story."}]
+    asked: dict[str, Any] = {"model": tiny.name, "messages": said, "max_tokens": 3000, "logit_bias": {"2": -100}}
+    with ThreadPoolExecutor(1) as thread:
+        unstreamed = thread.submit(own_site.post, "/v1/chat/completions", asked)
+        with own_site.post("/v1/chat/completions", asked | {"stream": True}, stream=True) as response:
+            stream = events(response)
+            completion_id = next(stream)["id"]
+            tail.send(signal.SIGSTOP)  # so that no chat can end
+            assert own_site.process
+            own_site.process.send(signal.SIGTERM)
+            own_site.process.wait_for("Stopping: ")
+            stopped = time.monotonic()
+            if loses_head:
+                head.kill()
+            *_, last = stream
+        took_s = time.monotonic() - stopped
+        refused = unstreamed.result(30)
+    assert last["error"]["code"] == "draining"
+    assert took_s < GRACE_S / 2 or not loses_head
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert refused.headers["Retry-After"]
+    assert own_site.process.wait(10) == 0
+    own_site.start()
+    story = own_site.story(completion_id)
+    assert (story["state"], story["error"]["code"]) == ("failed", "draining")

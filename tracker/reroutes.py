@@ -58,7 +58,8 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         answer = _answer(session, hops, now)
     figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
-    logger.warning(
+    logger.log(
+        logging.INFO if failover.kind == Failover.Kind.MOVE else logging.WARNING,
         "session %s goes on in epoch %d without node %s: %s; instead: %s",
         *(session.short_id, session.epoch, failover, failover.cause, by or "nobody"),
     )

@@ -24,6 +24,7 @@ _SESSION = re.compile(r"(sessions/(?:[a-z]+-)?[0-9a-f]{8})[0-9a-f]{24}\b")  # in
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 _SECRET_NAMES = re.compile(r"(?i).*(token|ticket|secret|credential|authorization|password|cookie|api_?key|node_?key)")
 _BODY_NAMES = frozenset({"body", "data", "content", "messages", "prompt", "text"})
+_EXPECTED_STATUSES = frozenset({503, 504})  # no node now, no time left: whoever gives such an answer says why
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -33,13 +34,22 @@ def configuration(level: str, form: str, *, quiet: Sequence[str] = ()) -> dict[s
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LineFormatter, "fmt": LINE}, "json": {"()": JsonFormatter}},
+        "filters": {"unexpected": {"()": Unexpected}},
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form}},
         "root": {"handlers": ["console"], "level": level.upper()},
         "loggers": {
             "django": {"handlers": [], "level": "INFO"},  # its own handlers would say everything twice
+            "django.request": {"filters": ["unexpected"]},
             **{name: {"level": "WARNING"} for name in quiet},
         },
     }
+
+
+class Unexpected(logging.Filter):
+    """Drops Django's bare error lines of answers that are expected; a 500 stays."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return getattr(record, "status_code", None) not in _EXPECTED_STATUSES
 
 
 class LineFormatter(logging.Formatter):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from relay import presence
 from tracker import figures
@@ -42,17 +42,28 @@ def is_well(node: Node, now: datetime) -> None:
         logger.info("node %s answers again: it gets sessions", node.name)
 
 
-def carried(session_pk: int) -> None:
+def carried(session_pk: int, now: datetime) -> None:
     """A session has come to its end through the nodes of its route: what they failed at before is forgotten."""
     carriers = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch")).values("node")
-    marked = Node.objects.filter(Q(breaker_openings__gt=0) | Q(breaker_until__isnull=False), pk__in=carriers)
-    marked.update(breaker_until=None, breaker_openings=0, breaker_reason="")
+    has_failed = Q(breaker_openings__gt=0) | Q(breaker_until__isnull=False)
+    is_accused = Exists(_accusations(now).filter(node=OuterRef("pk")))
+    forgive(Node.objects.filter(has_failed | is_accused, pk__in=carriers), now)
+
+
+def forgive(nodes: QuerySet[Node], now: datetime) -> None:
+    """They are used again, and what was said of them until now counts no more."""
+    nodes.update(breaker_until=None, breaker_openings=0, breaker_reason="", cleared=now)
 
 
 def _accusers(node: Node, now: datetime) -> Iterable[tuple[str, int | None]]:
     """The nodes that said lately that it failed, each with its owner's join token."""
-    lately = Failover.objects.filter(node=node, code__in=FAULTS, at__gt=now - ACCUSED_WITHIN).exclude(reported_by=None)
-    return lately.values_list("reported_by__name", "reported_by__joined_with")
+    return _accusations(now).filter(node=node).values_list("reported_by__name", "reported_by__joined_with")
+
+
+def _accusations(now: datetime) -> QuerySet[Failover]:
+    """Those of heads, of the last minutes, but for what was said of a node before it was put right."""
+    lately = Failover.objects.filter(code__in=FAULTS, at__gt=now - ACCUSED_WITHIN).exclude(reported_by=None)
+    return lately.filter(Q(node__cleared__isnull=True) | Q(at__gt=F("node__cleared")))
 
 
 def _in_words(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from relay import presence
 from relay.auth import forget
-from tracker import epochs
+from tracker import accusations, epochs
 from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, Shard
 from tracker.models.keys import CredentialRow
 from tracker.words import layers_in_words
@@ -51,7 +51,7 @@ class NodeAdmin(ModelAdmin):
     inlines = (ShardInline,)
     fields = (
         ("name", "standing", "duty"),
-        ("breaker_until", "breaker_openings", "breaker_reason"),
+        ("breaker_until", "breaker_openings", "breaker_reason", "cleared"),
         ("model", "peer_id", "key_id", "joined_with"),
         ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address"),
         ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer"),
@@ -110,7 +110,7 @@ class NodeAdmin(ModelAdmin):
     @admin.action(description="Use selected nodes again that were left out after failures")
     def reset_breaker(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
         names = [node.name for node in nodes if node.breaker_openings or node.breaker_until]
-        nodes.update(breaker_until=None, breaker_openings=0, breaker_reason="")
+        accusations.forgive(nodes, timezone.now())
         self._say(request, "Not left out any more", names, "What failed before is forgotten.")
         if not names:
             self.message_user(request, "None of them was left out.", messages.INFO)

@@ -120,7 +120,7 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         error_message=outcome.error_message[:2000],
     )
     if outcome.state == ChatSession.State.DONE:
-        accusations.carried(chat.session_pk)
+        accusations.carried(chat.session_pk, now)
     if answer.report:
         write_report(chat.session_pk, answer.report)
     for epoch, resume_ms in chat.resume_ms.items():

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from django.utils import timezone
 
+from relay.wire import Code
 from tracker import accusations, successors
 from tracker.background import in_thread
 from tracker.chats import Chat
@@ -117,7 +118,11 @@ async def _next_chats(
     chat: Chat, failed: HeadFailed, losses: Losses, clock: Clock
 ) -> AsyncGenerator[Chat | None, None]:
     """The chat at its next head, the last item; None each time that there is none yet. Raises ApiError."""
-    logger.warning("session %s: %s failed: %s", chat.short_id, chat.head, failed.error.message)
+    is_drained = failed.error.code == Code.DRAINING
+    if is_drained:
+        logger.info("session %s left %s, which is being drained", chat.short_id, chat.head)
+    else:
+        logger.warning("session %s: %s failed: %s", chat.short_id, chat.head, failed.error.message)
     if failed.loss is Loss.SILENT and not clock.is_stopping:
         await in_thread(accusations.site_saw, chat.head.peer_id, failed.error.message, timezone.now())
     pause_s, longest_s = POLL_S
@@ -132,7 +137,8 @@ async def _next_chats(
             if not error.may_come or now >= min(losses.gives_up_at, now + clock.left_s - TELLING_S):
                 raise _given_up(chat, failed, str(error)) from None
         else:
-            logger.warning("session %s goes on at %s, epoch %d", chat.short_id, found.head, found.epoch)
+            level = logging.INFO if is_drained else logging.WARNING
+            logger.log(level, "session %s goes on at %s, epoch %d", chat.short_id, found.head, found.epoch)
             yield found
             return
         yield None

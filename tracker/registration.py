@@ -149,6 +149,7 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.max_cached_tokens = wanted.max_cached_tokens
     node.is_registered, node.last_seen = True, now
+    node.cleared = now  # it has begun anew, whatever failed before
     node.registration, node.heartbeat_number = secrets.token_hex(16), 0
     node.done_bytes = node.total_bytes = None
     node.lease_until = now + timedelta(seconds=node.lease_s)

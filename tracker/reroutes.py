@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+from collections import deque
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MAX_A_MINUTE = 3  # of one session: more often than that no mesh loses nodes, and each costs a replay
 MINUTE = timedelta(minutes=1)
+
+_without_route: deque[tuple[str, int]] = deque(maxlen=1000)  # sessions and epochs that the log has told of last
 
 
 class NoDetour(ApiError):
@@ -55,7 +58,8 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         answer = _answer(session, hops, now)
     figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
-    logger.warning(
+    logger.log(
+        logging.INFO if failover.kind == Failover.Kind.MOVE else logging.WARNING,
         "session %s goes on in epoch %d without node %s: %s; instead: %s",
         *(session.short_id, session.epoch, failover, failover.cause, by or "nobody"),
     )
@@ -141,7 +145,16 @@ def _next_route(
             why = error
     names = " and ".join(hop.node_name for hop in left)
     refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
+    _tell_once(session, refusal)
     raise NoDetour(refusal, left[0].node if wanted.lost.code in SUSPICIONS else None)
+
+
+def _tell_once(session: ChatSession, refusal: ApiError) -> None:
+    """A head that waits for a route asks again and again: one line for all of it."""
+    asked = session.session_id, session.epoch
+    if asked not in _without_route:
+        _without_route.append(asked)
+        logger.warning("no other route in epoch %d: %s", session.epoch, refusal.message)
 
 
 def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:

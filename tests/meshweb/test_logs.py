@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshweb import logs
-from meshweb.logs import JsonFormatter, LineFormatter
+from meshweb.logs import JsonFormatter, LineFormatter, Unexpected
 
 SECRET = "q3Zx8vN1t0yR7wK2m5Lb9cD4fG6hJ"
 SESSION = "4e5f" * 6  # all of an id but the eight characters that logs may show
@@ -103,3 +103,14 @@ def test_a_quiet_library_is_heard_only_when_it_warns() -> None:
     assert configuration["root"]["level"] == "INFO"
     assert configuration["handlers"]["console"]["formatter"] == "json"
     assert configuration["loggers"]["twisted"] == {"level": "WARNING"}
+
+
+@pytest.mark.parametrize(("status", "is_written"), [(500, True), (501, True), (503, False), (504, False), (404, True)])
+def test_of_answers_only_the_unexpected_have_a_line(status: int, is_written: bool) -> None:
+    made = record("Service Unavailable: /v1/chat/completions", status_code=status)
+    assert Unexpected().filter(made) is is_written
+
+
+def test_the_filter_is_that_of_djangos_requests() -> None:
+    configuration = logs.configuration("info", "line")
+    assert configuration["filters"][configuration["loggers"]["django.request"]["filters"][0]] == {"()": Unexpected}

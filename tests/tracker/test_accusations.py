@@ -91,6 +91,41 @@ def test_what_was_said_long_ago_counts_no_more(node: Node, accuse: Callable[...,
     assert not accuse(join_token("other"), seconds=300)
 
 
+def test_what_was_said_before_a_node_was_put_right_counts_no_more(node: Node, accuse: Callable[..., bool]) -> None:
+    accuse(join_token("one"))
+    Node.objects.filter(pk=node.pk).update(cleared=NOW + timedelta(seconds=1))
+    assert not accuse(join_token("other"), seconds=2)
+    assert accuse(join_token("third"), seconds=3), "two have said so since"
+
+
+@pytest.mark.parametrize("ended", [ChatSession.State.DONE, ChatSession.State.FAILED])
+def test_a_session_that_an_accused_node_carried_to_its_end_puts_it_right(
+    node: Node, accuse: Callable[..., bool], ended: str
+) -> None:
+    chat = begin_chat()
+    accuse(join_token("one"))
+    chats.finish(chat, Outcome(ended), NOW + timedelta(seconds=1))
+    is_done = ended == ChatSession.State.DONE
+    assert accuse(join_token("other"), seconds=2) is not is_done
+
+
+@pytest.mark.parametrize("seconds", [1, 301])
+def test_the_end_of_a_session_puts_right_only_who_is_accused_now(
+    node: Node, accuse: Callable[..., bool], seconds: int
+) -> None:
+    chats.finish(begin_chat(), Outcome(ChatSession.State.DONE), NOW)
+    node.refresh_from_db()
+    assert node.cleared is None
+    chat, end = begin_chat(), NOW + timedelta(seconds=seconds)
+    accuse(join_token("one"))
+    chats.finish(chat, Outcome(ChatSession.State.DONE), end)
+    node.refresh_from_db()
+    assert node.cleared == (end if seconds == 1 else None)
+    chats.finish(begin_chat(), Outcome(ChatSession.State.DONE), end + timedelta(seconds=1))
+    node.refresh_from_db()
+    assert node.cleared == (end if seconds == 1 else None), "once is enough"
+
+
 @pytest.mark.parametrize("code", ["busy", "draining", "missing", "move"])
 def test_what_is_no_fault_accuses_nobody(node: Node, accuse: Callable[..., bool], code: str) -> None:
     assert [accuse(join_token(owner), code=code) for owner in ("one", "other")] == [False, False]

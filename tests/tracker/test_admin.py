@@ -150,6 +150,8 @@ def test_a_node_that_was_left_out_is_used_again_when_the_operator_says_so(
     assert "Not left out any more: bad." in act(operator, Node, "reset_breaker")
     node = Node.objects.get(name="bad")
     assert (node.breaker_until, node.breaker_openings, node.breaker_reason) == (None, 0, "")
+    assert node.cleared
+    assert node.cleared > until - timedelta(minutes=5)
     assert "None of them was left out." in act(operator, Node, "reset_breaker")
 
 

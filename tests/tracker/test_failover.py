@@ -264,6 +264,22 @@ def test_a_head_that_refuses_is_left_for_another(
 
 
 @pytest.mark.parametrize(
+    ("code", "level", "words"), [("draining", "INFO", " left layers "), ("busy", "WARNING", " failed: not here")]
+)
+def test_a_head_that_is_being_drained_is_left_without_a_warning(
+    mesh: Mesh, caplog: pytest.LogCaptureFixture, code: str, level: str, words: str
+) -> None:
+    error = {"error": {"code": code, "message": "not here"}}
+    mesh.first_is(lambda request: [wire.Response(request.request_id, 503, {}, json.dumps(error).encode())])
+    with caplog.at_level("INFO", "tracker.failover"):
+        mesh.chat()
+    told = [record for record in caplog.records if record.name == "tracker.failover"]
+    assert [record.levelname for record in told] == [level, level]
+    assert words in told[0].getMessage()
+    assert told[0].getMessage().endswith(", which is being drained") is (code == "draining")
+
+
+@pytest.mark.parametrize(
     ("code", "status"),
     [("bad_request", 400), ("context_length_exceeded", 400), ("rate_limited", 429), ("deadline", 504)],
 )

@@ -163,6 +163,16 @@ def test_where_nobody_has_the_layers_they_are_named_and_nothing_changes(
     assert (session.epoch, Failover.objects.count()) == (0, 0)
 
 
+def test_a_head_that_asks_again_and_again_in_vain_is_logged_once_an_epoch(
+    session: ChatSession, route: tuple[Node, Node, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        refused(session, route[0], route[1])
+    why = f"session {session.short_id} can't do without node middle: layers 4–7"
+    [line] = [message for message in caplog.messages if "no other route in epoch 0" in message]
+    assert why in line
+
+
 @pytest.mark.parametrize(("duty", "words"), [(Node.Duty.PAUSED, "paused"), (Node.Duty.DRAINING, "being drained")])
 def test_a_node_that_takes_no_new_sessions_takes_over_none(
     session: ChatSession, route: tuple[Node, Node, Node], online: Online, duty: str, words: str

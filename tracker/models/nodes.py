@@ -128,6 +128,9 @@ class Node(models.Model):
         default=0, help_text="In a row; each doubles the time it is left out."
     )
     breaker_reason = models.CharField(max_length=300, blank=True, help_text="Why it is left out.")
+    cleared = models.DateTimeField(
+        null=True, blank=True, help_text="It was put right then: what other nodes said of it before counts no more."
+    )
 
     registration = models.CharField(max_length=32, blank=True, editable=False, help_text="Names its last registration.")
     heartbeat_number = models.PositiveBigIntegerField(default=0, editable=False, help_text="Of its last heartbeat.")

@@ -283,6 +283,9 @@ def test_registering_again_brings_the_row_up_to_date(join_token: Token) -> None:
     assert "node_key" not in answer
     assert (after.pk, after.peer_id, after.secret_hash) == (before.pk, before.peer_id, before.secret_hash)
     assert (after.name, str(after.shard), after.threads) == ("renamed", "layers 3–11", 8)
+    assert before.cleared
+    assert after.cleared
+    assert before.cleared < after.cleared, "what was said of it is forgotten"
     assert (answer["start_layer"], answer["end_layer"]) == (3, 12)
 
 

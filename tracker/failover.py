@@ -40,17 +40,19 @@ class Losses:
 
     wait_s: float
     gives_up_at: float = 0.0
+    first: str = ""  # in words: who was lost, and how, before others only refused
     _rests_until: dict[str, float] = field(default_factory=dict)
     _times: dict[str, int] = field(default_factory=dict)
     _num_tokens: int = -1
 
-    def add(self, peer_id: str, loss: Loss, num_tokens: int, now: float) -> None:
-        """A chat that has grown since the last loss may wait anew."""
+    def add(self, peer_id: str, loss: Loss, num_tokens: int, now: float, in_words: str = "") -> None:
+        """A chat that has grown since the last loss may wait anew: somebody took over."""
         if num_tokens > self._num_tokens:
-            self.gives_up_at = 0.0
+            self.gives_up_at, self.first = 0.0, ""
         self._num_tokens = num_tokens
         if loss is not Loss.REFUSES:  # one that works and refuses would refuse again
             self.gives_up_at = self.gives_up_at or now + self.wait_s
+            self.first = self.first or in_words
         self._times[peer_id] = self._times.get(peer_id, 0) + 1
         rest_s = {Loss.GONE: REST_S, Loss.SILENT: self.wait_s / 2, Loss.REFUSES: math.inf}[loss]
         self._rests_until[peer_id] = now + rest_s * 2 ** (self._times[peer_id] - 1)
@@ -84,7 +86,8 @@ async def heard(chat: Chat, clock: Clock, wait_s: float) -> AsyncGenerator[Event
         if chat.answer.finish_reason:
             return  # the client has all of it
         lost_at = _now()
-        losses.add(chat.head.peer_id, failed.loss, len(chat.answer.ids), lost_at)
+        in_words = f"{chat.head}, is lost: {failed.error.message}"
+        losses.add(chat.head.peer_id, failed.loss, len(chat.answer.ids), lost_at, in_words)
         async with aclosing(_next_chats(chat, failed, losses, clock)) as found:
             async for next_chat in found:
                 if next_chat:
@@ -130,7 +133,7 @@ async def _next_chats(
             found = await in_thread(successors.next_chat, chat, lost, clock.left_s, timezone.now())
         except NoSuccessor as error:
             if not error.may_come or now >= min(losses.gives_up_at, now + clock.left_s - TELLING_S):
-                raise _given_up(chat, failed, str(error)) from None
+                raise _given_up(chat, failed, losses.first, str(error)) from None
         else:
             logger.warning("session %s goes on at %s, epoch %d", chat.short_id, found.head, found.epoch)
             yield found
@@ -140,11 +143,14 @@ async def _next_chats(
         pause_s = min(2 * pause_s, longest_s)
 
 
-def _given_up(chat: Chat, failed: HeadFailed, why: str) -> ApiError:
+def _given_up(chat: Chat, failed: HeadFailed, first: str, why: str) -> ApiError:
+    """`first`: the loss that the chat wanted to mend. One that was asked then and refuses is only why it couldn't."""
+    lost = f"{chat.head}, is lost: {failed.error.message}"
     if failed.loss is Loss.REFUSES:
-        return failed.error
-    message = f"the head of the route, {chat.head}, is lost: {failed.error.message}; no other node can go on: {why}"
-    return ApiError(502, message, code=NODE_FAILED)
+        if not first or failed.error.code == RESUME_MISMATCH:
+            return failed.error
+        lost, why = first, f"{chat.head}, refuses: {failed.error.message}"
+    return ApiError(502, f"the head of the route, {lost}; no other node can go on: {why}", code=NODE_FAILED)
 
 
 def _now() -> float:

@@ -57,6 +57,10 @@ def gone(request: wire.Request) -> list[wire.Answer]:
     return [wire.error_response(request.request_id, wire.Code.PEER_GONE, "the peer has gone")]
 
 
+def busy(request: wire.Request) -> list[wire.Answer]:
+    return [wire.error_response(request.request_id, wire.Code.BUSY, "no room")]
+
+
 def after(num_events: int, then: Script = gone) -> Script:
     return lambda request: tells(request, *map(event, range(num_events))) + then(request)
 
@@ -368,8 +372,7 @@ def test_the_deadline_ends_the_wait_for_a_head(mesh: Mesh, settings: Settings) -
 def test_a_busy_head_without_another_is_told_at_once(mesh: Mesh, settings: Settings) -> None:
     settings.FAILOVER_WAIT_S = 60
     mesh.online = ["one"]
-    body = json.dumps({"error": {"code": "busy", "message": "no room"}}).encode()
-    mesh.scripts["one"] = [lambda request: [wire.Response(request.request_id, 503, {}, body)]]
+    mesh.scripts["one"] = [busy]
     with pytest.raises(ApiError) as error:
         mesh.chat(is_streamed=False)
     assert (error.value.status, error.value.code) == (503, "busy")
@@ -419,6 +422,25 @@ def test_what_finishes_while_the_site_shuts_down_is_finished(mesh: Mesh, monkeyp
     monkeypatch.setattr(hub, "stops_at", time.monotonic() + 30)
     mesh.first_is(from_where_it_was)
     assert text_of(mesh.chat()) == "Hello world"
+
+
+@pytest.mark.parametrize("num_events", [0, 1])
+def test_where_the_only_other_head_is_busy_the_error_names_the_one_that_was_lost(mesh: Mesh, num_events: int) -> None:
+    mesh.first_is(after(num_events), busy)
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    first, second = (name for name, _ in mesh.asked)
+    assert (error.value.status, error.value.code) == (502, "node_failed")
+    assert f"layers 0–5 on node {first}, is lost: the peer has gone" in error.value.message
+    assert f"no other node can go on: layers 0–5 on node {second}, refuses: no room" in error.value.message
+    assert ChatSession.objects.get().error_message == error.value.message
+
+
+def test_a_head_that_took_over_and_refuses_later_speaks_for_itself(mesh: Mesh) -> None:
+    mesh.first_is(after(1), lambda request: tells(request, event(1), {"error": {"code": "busy", "message": "no room"}}))
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert (error.value.code, error.value.message) == ("busy", "no room")
 
 
 def test_an_answer_that_was_complete_needs_no_other_head(mesh: Mesh) -> None:
@@ -492,3 +514,13 @@ def test_a_chat_that_has_grown_since_may_wait_anew() -> None:
     assert losses.gives_up_at == 120
     losses.add("a", Loss.GONE, 6, now=115)
     assert losses.gives_up_at == 135
+
+
+def test_of_the_losses_since_a_chat_has_grown_the_first_is_remembered() -> None:
+    losses = Losses(wait_s=20)
+    losses.add("a", Loss.GONE, 5, 100, "a is gone")
+    losses.add("b", Loss.REFUSES, 5, 101, "b refuses")
+    losses.add("c", Loss.SILENT, 5, 102, "c is silent")
+    assert losses.first == "a is gone"
+    losses.add("d", Loss.REFUSES, 6, 103, "d refuses")
+    assert losses.first == ""

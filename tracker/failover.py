@@ -12,12 +12,13 @@ import logging
 import math
 import random
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
+from django.db import DatabaseError
 from django.utils import timezone
 
-from tracker import accusations, successors
+from tracker import accusations, chats, successors, words
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
@@ -81,8 +82,12 @@ async def heard(chat: Chat, clock: Clock, wait_s: float) -> AsyncGenerator[Event
                         chat.resume_ms[chat.epoch], lost_at = (_now() - lost_at) * 1000, None
                     yield event
             return
-        except HeadFailed as error:
-            failed = error
+        except ApiError as error:
+            await _name_nodes(chat, error)
+            raise
+        except HeadFailed as head_failed:
+            failed = head_failed
+            await _name_nodes(chat, failed.error)
         if chat.answer.finish_reason:
             return  # the client has all of it
         lost_at = _now()
@@ -114,6 +119,16 @@ async def _one_head(chat: Chat, clock: Clock) -> AsyncGenerator[Event, None]:
         raise
     if answer.finish_reason is None:
         raise HeadFailed.cut_off()
+
+
+async def _name_nodes(chat: Chat, error: ApiError) -> None:
+    """In what a head says, or the relay of it: they know other nodes by peer id, and people know them by name."""
+    names = chat.answer.node_names
+    error.message = words.with_names(error.message, names)
+    if words.PEER.search(error.message):
+        with suppress(DatabaseError):  # then it stays as it was said
+            names |= await in_thread(chats.names_on_routes, chat.session_pk)
+        error.message = words.with_names(error.message, names)
 
 
 async def _next_chats(

@@ -23,7 +23,7 @@ from tracker.breaker import State
 from tracker.errors import ApiError
 from tracker.failover import Losses
 from tracker.listening import Loss
-from tracker.models import ChatSession, Failover, Node
+from tracker.models import ChatSession, Failover, Node, SessionHop
 from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -490,6 +490,47 @@ def test_the_trace_names_the_nodes_of_both_routes(mesh: Mesh) -> None:
     ids = [part["meshnet"] for part in parts if isinstance(part, dict) and "ids" in part["meshnet"]]
     assert [one["position"] for one in ids] == [5, 6, 7, 8]
     assert ["prompt_ids" in one for one in ids] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("num_digits", [8, 32])
+@pytest.mark.parametrize("is_told_in_the_stream", [True, False])
+def test_an_error_of_a_head_calls_other_nodes_by_their_names(
+    mesh: Mesh, num_digits: int, is_told_in_the_stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = [node.peer_id[:num_digits] for node in (mesh.tail, mesh.spare)]
+    error = {"error": {"code": "busy", "message": "peer {} has no room, nor has peer {}".format(*peers)}}
+
+    def refuses(request: wire.Request) -> list[wire.Answer]:
+        if is_told_in_the_stream:
+            return tells(request, error)
+        return [wire.Response(request.request_id, 503, {}, json.dumps(error).encode())]
+
+    def both_were_on_the_route() -> None:  # one of them since the head took another, which the proxy doesn't hear of
+        hops = SessionHop.objects.filter(position=1)
+        hops.update(node=mesh.tail, node_name="tail")
+        hop = hops.get()
+        hop.pk, hop.epoch, hop.node, hop.node_name = None, 7, mesh.spare, "spare"
+        hop.save()
+
+    mesh.before_asking = both_were_on_the_route
+    mesh.first_is(refuses, refuses)
+    with pytest.raises(ApiError) as refused:
+        mesh.chat(is_streamed=False)
+    expected = "node tail has no room, nor has node spare"
+    assert refused.value.message == expected
+    assert ChatSession.objects.get().error_message == Failover.objects.get().cause == expected
+    assert expected in caplog.text
+    assert not any(peer in record.getMessage() for record in caplog.records for peer in peers)
+
+
+def test_what_the_relay_says_of_a_head_calls_it_by_its_name(mesh: Mesh) -> None:
+    def is_gone(request: wire.Request) -> list[wire.Answer]:
+        message = f"the peer {mesh.rows[mesh.asked[-1][0]].peer_id} is gone: its connection ended"
+        return [wire.error_response(request.request_id, wire.Code.PEER_GONE, message)]
+
+    mesh.first_is(after(1, is_gone))
+    mesh.chat()
+    assert Failover.objects.get().cause == f"the node {mesh.asked[0][0]} is gone: its connection ended"
 
 
 def test_losses_are_left_alone_longer_each_time() -> None:

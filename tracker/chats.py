@@ -152,6 +152,12 @@ def names_of(peer_ids: Collection[str]) -> dict[str, str]:
     return dict(Node.objects.filter(peer_id__in=peer_ids).values_list("peer_id", "name"))
 
 
+def names_on_routes(session_pk: int) -> dict[str, str]:
+    """By peer id, of all epochs so far: heads take other routes without asking the proxy."""
+    hops = SessionHop.objects.filter(session=session_pk, node__isnull=False)
+    return dict(hops.values_list("node__peer_id", "node_name"))
+
+
 def find_model(name: str) -> LanguageModel:
     """Raises ApiError 404."""
     model = None if "\0" in name else LanguageModel.objects.filter(name=name).first()  # PostgreSQL refuses NUL

@@ -12,13 +12,14 @@ import logging
 import math
 import random
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 
+from django.db import DatabaseError
 from django.utils import timezone
 
 from relay.wire import Code
-from tracker import accusations, successors
+from tracker import accusations, chats, successors, words
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
@@ -41,17 +42,19 @@ class Losses:
 
     wait_s: float
     gives_up_at: float = 0.0
+    first: str = ""  # in words: who was lost, and how, before others only refused
     _rests_until: dict[str, float] = field(default_factory=dict)
     _times: dict[str, int] = field(default_factory=dict)
     _num_tokens: int = -1
 
-    def add(self, peer_id: str, loss: Loss, num_tokens: int, now: float) -> None:
-        """A chat that has grown since the last loss may wait anew."""
+    def add(self, peer_id: str, loss: Loss, num_tokens: int, now: float, in_words: str = "") -> None:
+        """A chat that has grown since the last loss may wait anew: somebody took over."""
         if num_tokens > self._num_tokens:
-            self.gives_up_at = 0.0
+            self.gives_up_at, self.first = 0.0, ""
         self._num_tokens = num_tokens
         if loss is not Loss.REFUSES:  # one that works and refuses would refuse again
             self.gives_up_at = self.gives_up_at or now + self.wait_s
+            self.first = self.first or in_words
         self._times[peer_id] = self._times.get(peer_id, 0) + 1
         rest_s = {Loss.GONE: REST_S, Loss.SILENT: self.wait_s / 2, Loss.REFUSES: math.inf}[loss]
         self._rests_until[peer_id] = now + rest_s * 2 ** (self._times[peer_id] - 1)
@@ -80,12 +83,17 @@ async def heard(chat: Chat, clock: Clock, wait_s: float) -> AsyncGenerator[Event
                         chat.resume_ms[chat.epoch], lost_at = (_now() - lost_at) * 1000, None
                     yield event
             return
-        except HeadFailed as error:
-            failed = error
+        except ApiError as error:
+            await _name_nodes(chat, error)
+            raise
+        except HeadFailed as head_failed:
+            failed = head_failed
+            await _name_nodes(chat, failed.error)
         if chat.answer.finish_reason:
             return  # the client has all of it
         lost_at = _now()
-        losses.add(chat.head.peer_id, failed.loss, len(chat.answer.ids), lost_at)
+        in_words = f"{chat.head}, is lost: {failed.error.message}"
+        losses.add(chat.head.peer_id, failed.loss, len(chat.answer.ids), lost_at, in_words)
         async with aclosing(_next_chats(chat, failed, losses, clock)) as found:
             async for next_chat in found:
                 if next_chat:
@@ -114,6 +122,16 @@ async def _one_head(chat: Chat, clock: Clock) -> AsyncGenerator[Event, None]:
         raise HeadFailed.cut_off()
 
 
+async def _name_nodes(chat: Chat, error: ApiError) -> None:
+    """In what a head says, or the relay of it: they know other nodes by peer id, and people know them by name."""
+    names = chat.answer.node_names
+    error.message = words.with_names(error.message, names)
+    if words.PEER.search(error.message):
+        with suppress(DatabaseError):  # then it stays as it was said
+            names |= await in_thread(chats.names_on_routes, chat.session_pk)
+        error.message = words.with_names(error.message, names)
+
+
 async def _next_chats(
     chat: Chat, failed: HeadFailed, losses: Losses, clock: Clock
 ) -> AsyncGenerator[Chat | None, None]:
@@ -135,7 +153,7 @@ async def _next_chats(
             found = await in_thread(successors.next_chat, chat, lost, clock.left_s, timezone.now())
         except NoSuccessor as error:
             if not error.may_come or now >= min(losses.gives_up_at, now + clock.left_s - TELLING_S):
-                raise _given_up(chat, failed, str(error)) from None
+                raise _given_up(chat, failed, losses.first, str(error)) from None
         else:
             level = logging.INFO if is_drained else logging.WARNING
             logger.log(level, "session %s goes on at %s, epoch %d", chat.short_id, found.head, found.epoch)
@@ -146,11 +164,14 @@ async def _next_chats(
         pause_s = min(2 * pause_s, longest_s)
 
 
-def _given_up(chat: Chat, failed: HeadFailed, why: str) -> ApiError:
+def _given_up(chat: Chat, failed: HeadFailed, first: str, why: str) -> ApiError:
+    """`first`: the loss that the chat wanted to mend. One that was asked then and refuses is only why it couldn't."""
+    lost = f"{chat.head}, is lost: {failed.error.message}"
     if failed.loss is Loss.REFUSES:
-        return failed.error
-    message = f"the head of the route, {chat.head}, is lost: {failed.error.message}; no other node can go on: {why}"
-    return ApiError(502, message, code=NODE_FAILED)
+        if not first or failed.error.code == RESUME_MISMATCH:
+            return failed.error
+        lost, why = first, f"{chat.head}, refuses: {failed.error.message}"
+    return ApiError(502, f"the head of the route, {lost}; no other node can go on: {why}", code=NODE_FAILED)
 
 
 def _now() -> float:

@@ -24,6 +24,7 @@ from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, Node, SessionHop
 from tracker.node_schemas import Reroute
 from tracker.routing import NoRoute, RouteElement
+from tracker.words import with_names
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         if not epochs.raise_epoch(session):
             raise _stale(session)
         epochs.write_hops(session, hops)
-        failover = _write(session, left[0], head, wanted, now)
+        failover = _write(session, left[0], head, wanted, _cause(route, wanted), now)
         answer = _answer(session, hops, now)
     figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
@@ -157,7 +158,13 @@ def _tell_once(session: ChatSession, refusal: ApiError) -> None:
         logger.warning("no other route in epoch %d: %s", session.epoch, refusal.message)
 
 
-def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, now: datetime) -> Failover:
+def _cause(route: list[SessionHop], wanted: Reroute) -> str:
+    """In the head's words, which name nodes by peer id."""
+    names = {hop.node.peer_id: hop.node_name for hop in route if hop.node}
+    return with_names(wanted.lost.cause, names)[:500]
+
+
+def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, cause: str, now: datetime) -> Failover:
     is_move = wanted.lost.code == Failover.Kind.MOVE
     return Failover.objects.create(
         session=session,
@@ -169,7 +176,7 @@ def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, 
         end_layer=lost.end_layer,
         reported_by=head,
         code=wanted.lost.code,
-        cause=wanted.lost.cause,
+        cause=cause,
         position=wanted.position,
         at=now,
     )

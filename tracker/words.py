@@ -1,8 +1,23 @@
-"""How layers are written for people: inclusive, while code, command line and wire are half-open."""
+"""How layers and nodes are written for people: layers inclusive, while code, command line and wire are half-open."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+PEER = re.compile(r"\bpeer ([0-9a-f]{32}|[0-9a-f]{8})\b")  # as nodes and relays name a node: whole, or its beginning
 
 
 def layers_in_words(start_layer: int, end_layer: int) -> str:
     """ "layers 12–17" for [12, 18), "layer 5" for [5, 6)."""
     return f"layer {start_layer}" if end_layer == start_layer + 1 else f"layers {start_layer}–{end_layer - 1}"
+
+
+def with_names(message: str, names: Mapping[str, str]) -> str:
+    """ "node beta" for "peer 528df49b". `names` by peer id; whoever isn't there, or is two of them, stays a peer."""
+
+    def name(found: re.Match[str]) -> str:
+        named = [name for peer_id, name in names.items() if peer_id.startswith(found[1])]
+        return f"node {named[0]}" if len(named) == 1 else found[0]
+
+    return PEER.sub(name, message)

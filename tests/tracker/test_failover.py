@@ -23,7 +23,7 @@ from tracker.breaker import State
 from tracker.errors import ApiError
 from tracker.failover import Losses
 from tracker.listening import Loss
-from tracker.models import ChatSession, Failover, Node
+from tracker.models import ChatSession, Failover, Node, SessionHop
 from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
@@ -55,6 +55,10 @@ def from_where_it_was(request: wire.Request) -> list[wire.Answer]:
 
 def gone(request: wire.Request) -> list[wire.Answer]:
     return [wire.error_response(request.request_id, wire.Code.PEER_GONE, "the peer has gone")]
+
+
+def busy(request: wire.Request) -> list[wire.Answer]:
+    return [wire.error_response(request.request_id, wire.Code.BUSY, "no room")]
 
 
 def after(num_events: int, then: Script = gone) -> Script:
@@ -384,8 +388,7 @@ def test_the_deadline_ends_the_wait_for_a_head(mesh: Mesh, settings: Settings) -
 def test_a_busy_head_without_another_is_told_at_once(mesh: Mesh, settings: Settings) -> None:
     settings.FAILOVER_WAIT_S = 60
     mesh.online = ["one"]
-    body = json.dumps({"error": {"code": "busy", "message": "no room"}}).encode()
-    mesh.scripts["one"] = [lambda request: [wire.Response(request.request_id, 503, {}, body)]]
+    mesh.scripts["one"] = [busy]
     with pytest.raises(ApiError) as error:
         mesh.chat(is_streamed=False)
     assert (error.value.status, error.value.code) == (503, "busy")
@@ -437,6 +440,25 @@ def test_what_finishes_while_the_site_shuts_down_is_finished(mesh: Mesh, monkeyp
     assert text_of(mesh.chat()) == "Hello world"
 
 
+@pytest.mark.parametrize("num_events", [0, 1])
+def test_where_the_only_other_head_is_busy_the_error_names_the_one_that_was_lost(mesh: Mesh, num_events: int) -> None:
+    mesh.first_is(after(num_events), busy)
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    first, second = (name for name, _ in mesh.asked)
+    assert (error.value.status, error.value.code) == (502, "node_failed")
+    assert f"layers 0–5 on node {first}, is lost: the peer has gone" in error.value.message
+    assert f"no other node can go on: layers 0–5 on node {second}, refuses: no room" in error.value.message
+    assert ChatSession.objects.get().error_message == error.value.message
+
+
+def test_a_head_that_took_over_and_refuses_later_speaks_for_itself(mesh: Mesh) -> None:
+    mesh.first_is(after(1), lambda request: tells(request, event(1), {"error": {"code": "busy", "message": "no room"}}))
+    with pytest.raises(ApiError) as error:
+        mesh.chat(is_streamed=False)
+    assert (error.value.code, error.value.message) == ("busy", "no room")
+
+
 def test_an_answer_that_was_complete_needs_no_other_head(mesh: Mesh) -> None:
     mesh.first_is(after(len(WORDS)))
     mesh.chat()
@@ -486,6 +508,47 @@ def test_the_trace_names_the_nodes_of_both_routes(mesh: Mesh) -> None:
     assert ["prompt_ids" in one for one in ids] == [True, False, False, False]
 
 
+@pytest.mark.parametrize("num_digits", [8, 32])
+@pytest.mark.parametrize("is_told_in_the_stream", [True, False])
+def test_an_error_of_a_head_calls_other_nodes_by_their_names(
+    mesh: Mesh, num_digits: int, is_told_in_the_stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = [node.peer_id[:num_digits] for node in (mesh.tail, mesh.spare)]
+    error = {"error": {"code": "busy", "message": "peer {} has no room, nor has peer {}".format(*peers)}}
+
+    def refuses(request: wire.Request) -> list[wire.Answer]:
+        if is_told_in_the_stream:
+            return tells(request, error)
+        return [wire.Response(request.request_id, 503, {}, json.dumps(error).encode())]
+
+    def both_were_on_the_route() -> None:  # one of them since the head took another, which the proxy doesn't hear of
+        hops = SessionHop.objects.filter(position=1)
+        hops.update(node=mesh.tail, node_name="tail")
+        hop = hops.get()
+        hop.pk, hop.epoch, hop.node, hop.node_name = None, 7, mesh.spare, "spare"
+        hop.save()
+
+    mesh.before_asking = both_were_on_the_route
+    mesh.first_is(refuses, refuses)
+    with pytest.raises(ApiError) as refused:
+        mesh.chat(is_streamed=False)
+    expected = "node tail has no room, nor has node spare"
+    assert refused.value.message == expected
+    assert ChatSession.objects.get().error_message == Failover.objects.get().cause == expected
+    assert expected in caplog.text
+    assert not any(peer in record.getMessage() for record in caplog.records for peer in peers)
+
+
+def test_what_the_relay_says_of_a_head_calls_it_by_its_name(mesh: Mesh) -> None:
+    def is_gone(request: wire.Request) -> list[wire.Answer]:
+        message = f"the peer {mesh.rows[mesh.asked[-1][0]].peer_id} is gone: its connection ended"
+        return [wire.error_response(request.request_id, wire.Code.PEER_GONE, message)]
+
+    mesh.first_is(after(1, is_gone))
+    mesh.chat()
+    assert Failover.objects.get().cause == f"the node {mesh.asked[0][0]} is gone: its connection ended"
+
+
 def test_losses_are_left_alone_longer_each_time() -> None:
     losses = Losses(wait_s=20)
     assert failover.REST_S == 1.0
@@ -508,3 +571,13 @@ def test_a_chat_that_has_grown_since_may_wait_anew() -> None:
     assert losses.gives_up_at == 120
     losses.add("a", Loss.GONE, 6, now=115)
     assert losses.gives_up_at == 135
+
+
+def test_of_the_losses_since_a_chat_has_grown_the_first_is_remembered() -> None:
+    losses = Losses(wait_s=20)
+    losses.add("a", Loss.GONE, 5, 100, "a is gone")
+    losses.add("b", Loss.REFUSES, 5, 101, "b refuses")
+    losses.add("c", Loss.SILENT, 5, 102, "c is silent")
+    assert losses.first == "a is gone"
+    losses.add("d", Loss.REFUSES, 6, 103, "d refuses")
+    assert losses.first == ""

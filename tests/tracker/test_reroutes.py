@@ -84,6 +84,14 @@ def test_the_new_ticket_ends_when_the_first_one_does(
     assert ticket.expires == int((session.deadline + epochs.TICKET_MARGIN).timestamp())
 
 
+def test_the_cause_names_nodes_as_people_know_them(
+    session: ChatSession, route: tuple[Node, Node, Node], online: Online
+) -> None:
+    (head, middle, _), _ = route, online("spare", 4, 8)
+    ask(session, head, middle, seen={"cause": f"layers 4–7 on peer {middle.peer_id[:8]}: no path works"})
+    assert session.failovers.get().cause == "layers 4–7 on node middle: no path works"
+
+
 def test_the_story_is_written(session: ChatSession, route: tuple[Node, Node, Node], online: Online) -> None:
     (head, middle, _), _ = route, online("spare", 4, 8)
     now = timezone.now()

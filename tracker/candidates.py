@@ -18,7 +18,8 @@ from tracker.routing import Candidate
 class Candidates:
     nodes: dict[str, Node]  # by peer id
     shards: list[Candidate]
-    left_out: list[str]  # in words: nodes that are online and take no session now
+    closed: list[tuple[int, int]]  # the layers of nodes that are online and take no session now
+    left_out: list[str]  # in words: which nodes these are, and why
 
     def but(self, peer_ids: Collection[str]) -> list[Candidate]:
         return [shard for shard in self.shards if shard.peer_id not in peer_ids]
@@ -27,10 +28,11 @@ class Candidates:
 def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = ()) -> Candidates:
     """`route`: peer ids of a session's route already. They have room for it, and may go on with it whatever else."""
     online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
-    found = Candidates({}, [], [])
-    for node in online.select_related("shard", "model"):
+    found = Candidates({}, [], [], [])
+    for node in online.select_related("shard", "model").order_by("name"):
         why = None if node.peer_id in route else node.closed_to_sessions(now)
         if why:
+            found.closed.append((node.shard.start_layer, node.shard.end_layer))
             found.left_out.append(f"node {node.name} {why}")
             continue
         found.nodes[node.peer_id] = node

@@ -60,6 +60,12 @@ def matches(secret: str, secret_hash: str) -> bool:
     return hmac.compare_digest(hash_secret(secret), secret_hash)
 
 
+def is_node_key(text: str) -> bool:
+    """By its looks: whether any node has it is another matter."""
+    given = parse(text)
+    return given is not None and given.key_id.startswith(f"{Kind.NODE}_")
+
+
 def describe(text: str) -> str:
     """What a refused credential looks like, in words: "an API key", "a join token", "no credential of this site"."""
     prefix = text.partition("_")[0]

@@ -39,14 +39,14 @@ def route_of(
     try:
         elements = find_route(found.but(without), model.num_layers, random.SystemRandom(), need_tokens)
     except NoRoute as error:
-        raise no_route(f"{model.name} can't answer now: {error}", found) from None
+        raise no_route(f"{model.name} can't answer now", error, found) from None
     return hops_of(elements, found)
 
 
-def no_route(why: str, found: Candidates) -> ApiError:
+def no_route(what: str, why: NoRoute, found: Candidates) -> ApiError:
     """Names the nodes that are online and left out, too: an operator sees what would help."""
     left_out = f" ({'; '.join(found.left_out)})" if found.left_out else ""
-    return ApiError(503, f"{why}{left_out}.", code="no_route")
+    return ApiError(503, f"{what}: {why.in_words(found.closed)}{left_out}.", code="no_route")
 
 
 def hops_of(route: Iterable[RouteElement], found: Candidates) -> Hops:

@@ -45,6 +45,9 @@ def authenticate(text: str) -> Bearer:
     token: JoinToken | None = find_by_credential(JoinToken.objects.all(), text)
     if token:
         return Bearer(token=token)
+    if credentials.is_node_key(text):
+        message = "no node here has this key: the node was deleted, or another site gave it the key"
+        raise ApiError(401, message, code=wire.Code.UNAUTHORIZED)
     looks_like = f"it looks like {credentials.describe(text)}" if text else "there is none"
     wanted = "Authorization: Bearer must carry a join token or this node's key"
     raise ApiError(401, f"{wanted}; {looks_like}", code=wire.Code.UNAUTHORIZED)

@@ -145,7 +145,7 @@ def _next_route(
         except NoRoute as error:
             why = error
     names = " and ".join(hop.node_name for hop in left)
-    refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}: {why}", found)
+    refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}", why, found)
     _tell_once(session, refusal)
     raise NoDetour(refusal, left[0].node if wanted.lost.code in SUSPICIONS else None)
 

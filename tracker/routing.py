@@ -44,7 +44,12 @@ class NoRoute(Exception):
 
     def __init__(self, missing: Sequence[tuple[int, int]]) -> None:
         self.missing = tuple(missing)
-        super().__init__(_in_words(self.missing))
+        super().__init__(self.in_words())
+
+    def in_words(self, closed: Sequence[tuple[int, int]] = ()) -> str:
+        """`closed`: the layers of nodes that are online and take no sessions."""
+        is_held = any(max(a, c) < min(b, d) for a, b in self.missing for c, d in closed)
+        return _in_words(self.missing, "no node that takes sessions" if is_held else "no node online")
 
 
 def find_route(
@@ -116,8 +121,8 @@ def _holders(shards: Sequence[Candidate], layer: int) -> list[Candidate]:
     return [shard for shard in shards if shard.start_layer <= layer < shard.end_layer]
 
 
-def _in_words(missing: Sequence[tuple[int, int]]) -> str:
+def _in_words(missing: Sequence[tuple[int, int]], what: str) -> str:
     *others, last = [layers_in_words(start, end) for start, end in missing]
     named = f"{', '.join(others)} and {last}" if others else last
     is_one_layer = len(missing) == 1 and missing[0][1] - missing[0][0] == 1
-    return f"{named} {'has' if is_one_layer else 'have'} no node online"
+    return f"{named} {'has' if is_one_layer else 'have'} {what}"

@@ -26,6 +26,7 @@ def standing(
     endpoint: str,
     endpoint_error: str,
     has_left: bool,
+    heartbeat_s: float,
     now: datetime,
     progress: tuple[int, int] | None = None,
     closed: str | None = None,
@@ -45,8 +46,16 @@ def standing(
         done, total = progress
         return Standing(False, f"fetches its weights: {100 * done // total} % of {total / 1e6:,.0f} MB")
     if uses_relay:
-        return Standing(False, "its heartbeats arrive, but its socket to the relay is closed")
+        return Standing(False, _away(last_seen, heartbeat_s, now))
     return Standing(False, endpoint_error or f"{endpoint} hasn't proved yet that it holds the node key")
+
+
+def _away(last_seen: datetime | None, heartbeat_s: float, now: datetime) -> str:
+    """It has no socket, and nobody has missed a heartbeat for long enough to call it silent."""
+    silent_s = (now - last_seen).total_seconds() if last_seen else 0.0
+    if silent_s > heartbeat_s:
+        return f"its connection to the relay has ended; last heartbeat {silent_s:.0f} s ago"
+    return "its heartbeats arrive, but its socket to the relay is closed"
 
 
 def _silence(last_seen: datetime | None, has_left: bool, now: datetime) -> str:

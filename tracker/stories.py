@@ -80,11 +80,19 @@ def failover_story(session: ChatSession, failover: Failover, routes: dict[int, l
         "at": failover.at,
         "after_s": max(0.0, (failover.at - session.started).total_seconds()),
         "position": failover.position,
+        "answer_position": _within_answer(session, failover),
         "resume_ms": failover.resume_ms,
         "kept": failover.kept or None,
         "replayed_tokens": failover.replayed_tokens,
         "replay_compute_ms": failover.replay_compute_ms,
     }
+
+
+def _within_answer(session: ChatSession, failover: Failover) -> int | None:
+    """Tokens of the answer until then, where it is known how many are the prompt's."""
+    if failover.position is None or session.prompt_tokens is None:
+        return None
+    return max(0, failover.position - session.prompt_tokens)
 
 
 def recent_sessions(now: datetime) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -17,6 +18,7 @@ from tracker.models import ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
 from tracker.news import PERIOD_S as NEWS_PERIOD_S
 from tracker.repeated import Repeated
+from tracker.words import counted
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ def end_lost(now: datetime) -> int:
     ended = ChatSession.objects.filter(pk__in=[session.pk for session in lost], **is_lost).update(
         state=ChatSession.State.FAILED, ended=now, error_code="lost", error_message=message
     )
-    logger.warning("%d sessions were lost with the process that ran them: %s", ended, _names(lost))
+    were = "was" if ended == 1 else "were"
+    logger.warning("%s %s lost with the process that ran them: %s", counted(ended, "session"), were, _names(lost))
     return ended
 
 
@@ -47,7 +50,9 @@ def prune(now: datetime) -> int:
     if not pks:
         return 0
     ChatSession.objects.filter(pk__in=pks).delete()
-    logger.info("deleted the records of %d sessions older than %d days", len(pks), settings.SESSION_KEEP_DAYS)
+    logger.info(
+        "deleted the records of %s older than %d days", counted(len(pks), "session"), settings.SESSION_KEEP_DAYS
+    )
     return len(pks)
 
 
@@ -57,12 +62,22 @@ def forget_logins(now: datetime) -> int:
     return expired.delete()[0] if expired.exists() else 0
 
 
-def tick(now: datetime, *, may_end: bool = True) -> None:
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one pass has done."""
+
+    ended: int
+    deleted: int
+    forgotten: int
+
+    def __str__(self) -> str:
+        ended, deleted = counted(self.ended, "lost session"), counted(self.deleted, "old session")
+        return f"Ended {ended}, deleted {deleted} and {counted(self.forgotten, 'expired login')}."
+
+
+def tick(now: datetime, *, may_end: bool = True) -> Done:
     """One pass over all of it."""
-    if may_end:
-        end_lost(now)
-    prune(now)
-    forget_logins(now)
+    return Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now))
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""How layers and nodes are written for people: layers inclusive, while code, command line and wire are half-open."""
+"""How layers, nodes and numbers are written for people; layers inclusive, while code and wire are half-open."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ def with_names(message: str, names: Mapping[str, str]) -> str:
         return f"node {named[0]}" if len(named) == 1 else found[0]
 
     return PEER.sub(name, message)
+
+
+def counted(number: int, thing: str) -> str:
+    """ "1 session", "2 sessions"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -239,8 +239,20 @@ def test_a_node_off_duty_gets_no_session_and_is_named(
     make_node: MakeNode, connect: Connect, duty: str, words: str
 ) -> None:
     connect(make_node("idle", duty=duty))
-    with pytest.raises(ApiError, match=rf"layers 0–11 have no node online \(node idle is {words} by the operator\)"):
+    why = rf"layers 0–11 have no node that takes sessions \(node idle is {words} by the operator\)"
+    with pytest.raises(ApiError, match=why):
         begin()
+
+
+def test_nodes_that_take_no_sessions_are_named_in_order(make_node: MakeNode, connect: Connect) -> None:
+    for name in ("c", "a", "b"):
+        connect(make_node(name, 0, 6, duty=Node.Duty.PAUSED))
+    connect(make_node("d", 0, 6))
+    with pytest.raises(
+        ApiError, match=r"layers 6–11 have no node online \(node a is .*; node b is .*; node c is "
+    ) as why:
+        begin()
+    assert "takes sessions" not in why.value.message, "they hold other layers"
 
 
 def test_a_node_that_is_left_out_gets_no_session_and_is_named(make_node: MakeNode, connect: Connect) -> None:

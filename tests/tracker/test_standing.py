@@ -18,6 +18,7 @@ WELL: dict[str, Any] = {
     "endpoint": "",
     "endpoint_error": "",
     "has_left": False,
+    "heartbeat_s": 5.0,
     "now": NOW,
 }
 
@@ -33,6 +34,14 @@ WELL: dict[str, Any] = {
         ({"lease_until": None, "last_seen": None}, "offline: was never heard of"),
         ({"lease_until": NOW, "has_left": True}, "offline: said that it leaves"),
         ({"is_present": False}, "offline: its heartbeats arrive, but its socket to the relay is closed"),
+        (
+            {"is_present": False, "last_seen": NOW - timedelta(seconds=5)},
+            "offline: its heartbeats arrive, but its socket to the relay is closed",
+        ),
+        (
+            {"is_present": False, "last_seen": NOW - timedelta(seconds=7)},
+            "offline: its connection to the relay has ended; last heartbeat 7 s ago",
+        ),
         (
             {"is_present": False, "progress": (450_000_000, 1_000_000_000)},
             "offline: fetches its weights: 45 % of 1,000 MB",

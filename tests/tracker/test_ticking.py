@@ -102,8 +102,21 @@ def test_who_begins_to_watch_leaves_others_time_for_their_news(begin: Begin) -> 
     assert states() == ["failed", "failed"]
 
 
-def test_the_command_does_one_pass_whoever_holds_the_lease(begin: Begin) -> None:
+def test_the_command_does_one_pass_whoever_holds_the_lease_and_says_what_it_did(
+    begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
     begin(last_news=timezone.now() - LOST_AFTER)
     Lease.take("tick", "another", timezone.now(), LEASE)
     call_command("tick", "--once")
     assert states() == ["failed"]
+    assert capsys.readouterr().out == "Ended 1 lost session, deleted 0 old sessions and 0 expired logins.\n"
+
+
+@pytest.mark.parametrize(("num_lost", "words"), [(1, "1 session was lost with"), (2, "2 sessions were lost with")])
+def test_the_log_names_sessions_that_were_lost(
+    begin: Begin, caplog: pytest.LogCaptureFixture, num_lost: int, words: str
+) -> None:
+    for _ in range(num_lost):
+        begin(last_news=NOW - LOST_AFTER)
+    ticking.end_lost(NOW)
+    assert words in caplog.text

@@ -245,6 +245,7 @@ class Node(models.Model):
             endpoint=self.endpoint,
             endpoint_error=self.endpoint_error,
             has_left=not self.is_registered,
+            heartbeat_s=self.heartbeat_s,
             progress=self.progress,
             closed=self.closed_to_sessions(now),
             now=now,

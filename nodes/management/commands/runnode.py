@@ -42,8 +42,9 @@ _EXECUTOR_HELP = "what computes the layers; auto: the lean one where it knows th
 
 _PUBLIC_HELP = "with --listen: the address under which others reach it, as http://host:port behind a forwarded port"
 _PATIENCE_HELP = (
-    "as a head, how long another node may take for a step before the step goes another way; a node that is slow in "
-    "this chat gets four times its slowest step (default: %(default)g)"
+    "as a head, how long another node may take for a step before the step goes another way, 0.1 to 600; after a path "
+    "that stayed silent a second one gets half of it; a node that is slow in this chat gets four times its slowest "
+    "step (default: %(default)g)"
 )
 _KEPT_HELP = (
     "as a head, memory for activations of the chats that run, so that a lost node's replacement is filled quickly; 0 "

@@ -168,6 +168,11 @@ def test_strangers_are_refused(path: str, credential: Credential | None) -> None
     assert (status, code) == (401, "unauthorized")
 
 
+def test_a_node_key_that_nobody_here_has_is_told_as_such(db: None) -> None:
+    message = error_of(post("heartbeat", credentials.mint(Kind.NODE), {}))[2]
+    assert message.startswith("no node here has this key")
+
+
 def test_an_address_that_brings_many_bad_keys_is_slowed_and_good_nodes_behind_it_are_not(join_token: Token) -> None:
     key = key_in(register(join_token[1]))
     assert post("heartbeat", credentials.mint(Kind.NODE), {}).status_code == 401

@@ -168,7 +168,7 @@ def test_a_session_tells_what_it_went_on_without(operator: Client, survivor: Cha
     for shown in (
         "node-b, layers 6–11",
         "node_failed: &lt;b&gt;no path works",
-        "said by node-a, at token 17",
+        "said by node-a, at token 8 of the answer",
         "<td>node-c</td>",
         "812 ms",
         "16 tokens from kept activations, 32 ms of computing",
@@ -176,6 +176,14 @@ def test_a_session_tells_what_it_went_on_without(operator: Client, survivor: Cha
         assert shown in page
     page = operator.get("/").content.decode()
     assert "node-a → node-c <small>after 1 failover</small>" in page
+
+
+def test_while_the_prompts_tokens_are_unknown_a_failovers_place_is_told_with_them(
+    operator: Client, survivor: ChatSession
+) -> None:
+    ChatSession.objects.update(prompt_tokens=None)
+    page = operator.get("/sessions/chatcmpl-abc").content.decode()
+    assert "at token 17 of prompt and answer" in page
 
 
 def test_a_head_that_the_site_lost_is_told_as_such(operator: Client, survivor: ChatSession) -> None:
@@ -205,6 +213,7 @@ def test_json_tells_what_a_session_went_on_without(operator: Client, survivor: C
         "instead": ["node-c"],
         "after_s": 2.0,
         "position": 17,
+        "answer_position": 8,
         "resume_ms": 812.4,
         "kept": "activations",
         "replayed_tokens": 16,

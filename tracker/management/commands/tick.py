@@ -19,11 +19,13 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="One pass, now, and exit; also while another does it.")
+        parser.add_argument(
+            "--once", action="store_true", help="One pass, now, say what it did, and exit; also while another does it."
+        )
 
     def handle(self, *args: Any, once: bool, **options: Any) -> None:
         if once:
-            ticking.tick(timezone.now())
+            self.stdout.write(str(ticking.tick(timezone.now())))
             return
         with contextlib.suppress(KeyboardInterrupt):
             while True:

@@ -26,12 +26,15 @@ def own_site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.fixture
-def mesh(own_site: Site, tiny: Path) -> tuple[Process, Process]:
+def mesh(own_site: Site, tiny: Path) -> Iterator[tuple[Process, Process]]:
     head, tail = (own_site.start_node(name, tiny, cut) for name, cut in (("head", "0:4"), ("tail", "4:7")))
     for node in (head, tail):
         node.wait_for("Ready: layers")
     own_site.wait_for_model(tiny.name)
-    return head, tail
+    yield head, tail
+    for node in (head, tail):  # at once: what the tail still computes and for whom is not the matter here
+        if node.is_running:
+            node.kill()
 
 
 @pytest.mark.parametrize("loses_head", [False, True], ids=["slow", "head lost"])

@@ -28,6 +28,8 @@ from nodes.weights import ModelFolder
 
 logger = logging.getLogger(__name__)
 
+SIGNAL_S = 0.5
+
 
 class Node:
     def __init__(
@@ -110,7 +112,8 @@ class Node:
         logger.info("Caches: up to %d tokens of all chats together", max_cached_tokens)
         layers = registration.start_layer, registration.end_layer - 1
         logger.info("Ready: layers %d–%d of %s", *layers, model_name(self._options.model))
-        self._stopping.wait()
+        while not self._stopping.wait(SIGNAL_S):
+            pass  # a signal that came while the process was stopped may wake another thread: this one must look
         watch.stop()
 
     def _begin_anew(self, membership: Membership, facts: NodeFacts, gap_s: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -67,3 +67,15 @@ def test_chats_that_a_stop_cuts_short_end_with_draining(
     own_site.start()
     story = own_site.story(completion_id)
     assert (story["state"], story["error"]["code"]) == ("failed", "draining")
+
+
+def test_a_node_that_is_told_to_stop_when_it_wakes_up_stops(
+    site: Site, tiny: Path, alias: Callable[[Path, str], Path]
+) -> None:
+    node = site.start_node("frozen", alias(tiny, "tiny-frozen"), "0:7")
+    node.wait_for(r"Ready: layers")
+    for number in (signal.SIGSTOP, signal.SIGCONT, signal.SIGTERM):
+        node.send(number)
+    assert node.wait(30) == 0
+    assert "Unregistered" in node.output
+    site.nodes.remove(node)

@@ -56,13 +56,12 @@ class Reading:
 
 @pytest.fixture(scope="module")
 def nodes(site: Site, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Process]]:
-    """Direct ones, whose heartbeats come more often."""
+    """Direct ones, whose heartbeats come more often; in float32, where a replay changes no token."""
     folder = tmp_path_factory.mktemp("draining") / MODEL
     folder.symlink_to(tiny, target_is_directory=True)
     site.model(MODEL, wire_dtype="float32", prefill_chunk="8")
-    started = {
-        name: site.start_node(name, folder, layers, "--listen", "auto", "--no-relay") for name, layers in CUTS.items()
-    }
+    options = "--listen", "auto", "--no-relay", "--dtype", "float32"
+    started = {name: site.start_node(name, folder, layers, *options) for name, layers in CUTS.items()}
     with site.serving(MODEL, list(started.values())):
         yield started
 

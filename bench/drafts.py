@@ -22,8 +22,9 @@ from nodes.deadline import Deadline
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.engine import Engine
 from nodes.executors import load_shard
+from nodes.forwarding import Session
 from nodes.generation import Generation
-from nodes.pipeline import Pipeline, Session
+from nodes.pipeline import Pipeline
 from nodes.sampling import GREEDY
 from nodes.sources import open_model
 from nodes.text import Tokenizer

@@ -16,8 +16,7 @@ from nodes.deadline import Cancelled, Deadline, DeadlineOver
 from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
-from nodes.forwarding import Session as Session
-from nodes.forwarding import StepInHand
+from nodes.forwarding import Session, StepInHand
 from nodes.route import Route
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from relay.wire import Code

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from tests.lab.internet import Internet
+from tests.lab.namespaces import refusal
+
+
+@pytest.fixture(scope="module")
+def internet() -> Iterator[Internet]:
+    """A network of namespaces with routers that translate addresses."""
+    if reason := refusal():
+        pytest.skip(reason)
+    with Internet() as made:
+        yield made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,13 +10,14 @@ import random
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
+from django.db import transaction
 from django.db.models import F
 
 from relay import headers
-from tracker import tickets
+from tracker import figures, tickets
 from tracker.candidates import Candidates, candidates_of
 from tracker.errors import ApiError
-from tracker.models import ChatSession, LanguageModel, Node, SessionHop
+from tracker.models import ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.routing import NoRoute, RouteElement, find_route
 
 TICKET_MARGIN = timedelta(seconds=60)  # beyond the deadline, in which hops are still freed under the ticket
@@ -68,6 +69,18 @@ def raise_epoch(session: ChatSession) -> bool:
     if not here.update(epoch=F("epoch") + 1):
         return False
     session.epoch += 1
+    return True
+
+
+def take_next(session: ChatSession, hops: Hops, failover: Failover) -> bool:
+    """Takes the session to its next epoch with this route, and writes what led to it; False as `raise_epoch`."""
+    with transaction.atomic():
+        if not raise_epoch(session):
+            return False
+        write_hops(session, hops)
+        failover.epoch = session.epoch
+        failover.save()
+    figures.failovers.labels(failover.kind).inc()
     return True
 
 

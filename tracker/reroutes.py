@@ -1,7 +1,7 @@
 """Another route for a running session, asked for by its head: which hop is replaced by what, and who may ask.
 
-A session keeps its head here; one that has lost its head is resumed by the site (chats.py). What still works stays on
-the route, so that as few caches as possible have to be filled again.
+A session keeps its head here; one that has lost its head is resumed by the site (failover.py). What still works stays
+on the route, so that as few caches as possible have to be filled again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tracker import epochs, figures
+from tracker import epochs
 from tracker.breaker import SUSPICIONS
 from tracker.candidates import candidates_of
 from tracker.detours import detour
@@ -48,16 +48,14 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
     if session.epoch != wanted.epoch:
         return _again(session, head, wanted.epoch, now)
     _check_rate(session, now)
-    route = list(session.hops.filter(epoch=session.epoch).select_related("node"))
+    route = list(session.route())
     left = _draining(route) if wanted.lost.code == Failover.Kind.MOVE else [_lost_hop(route, wanted)]
     hops = _next_route(session, route, left, wanted, now)
+    failover = _failover_of(session, left[0], head, wanted, _cause(route, wanted), now)
     with transaction.atomic():
-        if not epochs.raise_epoch(session):
+        if not epochs.take_next(session, hops, failover):
             raise _stale(session)
-        epochs.write_hops(session, hops)
-        failover = _write(session, left[0], head, wanted, _cause(route, wanted), now)
         answer = _answer(session, hops, now)
-    figures.failovers.labels(failover.kind).inc()
     by = ", ".join(node.name for node, element in hops if element not in _elements(route))
     logger.log(
         logging.INFO if failover.kind == Failover.Kind.MOVE else logging.WARNING,
@@ -80,7 +78,7 @@ def _session_of(head: Node, session_id: str, epoch: int, now: datetime) -> ChatS
 def _again(session: ChatSession, head: Node, epoch: int, now: datetime) -> tuple[Failover, dict[str, Any]]:
     """The route that this head was given before, where the answer may have been lost. Raises ApiError 409."""
     given = session.failovers.filter(epoch=session.epoch, reported_by=head).select_related("node").first()
-    rows = list(session.hops.filter(epoch=session.epoch).select_related("node__model"))
+    rows = list(session.route().select_related("node__model"))
     hops = [(row.node, RouteElement(row.node.peer_id, row.start_layer, row.end_layer)) for row in rows if row.node]
     if given is None or epoch + 1 != session.epoch or len(hops) < len(rows):
         raise _stale(session)
@@ -164,11 +162,12 @@ def _cause(route: list[SessionHop], wanted: Reroute) -> str:
     return with_names(wanted.lost.cause, names)[:500]
 
 
-def _write(session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, cause: str, now: datetime) -> Failover:
+def _failover_of(
+    session: ChatSession, lost: SessionHop, head: Node, wanted: Reroute, cause: str, now: datetime
+) -> Failover:
     is_move = wanted.lost.code == Failover.Kind.MOVE
-    return Failover.objects.create(
+    return Failover(
         session=session,
-        epoch=session.epoch,
         kind=Failover.Kind.MOVE if is_move else Failover.Kind.HOP,
         node=lost.node,
         node_name=lost.node_name,

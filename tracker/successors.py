@@ -7,10 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError
 
 from relay.wire import Code
-from tracker import chats, epochs, figures, orders
+from tracker import chats, epochs, orders
 from tracker.chats import Chat, RouteHead
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -66,8 +66,7 @@ def _next_chat(chat: Chat, lost: Lost, left_s: float, now: datetime) -> Chat:
 
 def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) -> Hops:
     """Raises ApiError 503."""
-    hops = session.hops.filter(epoch=session.epoch).select_related("node")
-    route = {hop.node.peer_id for hop in hops if hop.node}
+    route = {hop.node.peer_id for hop in session.route() if hop.node}
     need_tokens = num_prompt + session.max_tokens
     try:
         return epochs.route_of(session.model, now, lost.heads, need_tokens, route)
@@ -83,16 +82,8 @@ def _take_next_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, n
         chats.write_report(session.pk, chat.answer.report)
         chat.answer.report = None
     for _ in range(MAX_RACES):
-        head = (
-            SessionHop.objects.filter(session=session, epoch=session.epoch, position=0).select_related("node").first()
-        )
-        with transaction.atomic():
-            if epochs.raise_epoch(session):
-                epochs.write_hops(session, hops)
-                failover = _failover_of(session, head, chat, lost, now)
-                failover.save()
-                figures.failovers.labels(failover.kind).inc()
-                return
+        if epochs.take_next(session, hops, _failover_of(session, session.route().first(), chat, lost, now)):
+            return
         session.refresh_from_db()
         if session.state != ChatSession.State.RUNNING:
             raise NoSuccessor("it has ended meanwhile")
@@ -103,7 +94,6 @@ def _failover_of(session: ChatSession, head: SessionHop | None, chat: Chat, lost
     position = len(chat.answer.prompt_ids) + len(chat.answer.ids) if chat.answer.ids else None
     return Failover(
         session=session,
-        epoch=session.epoch,
         kind=Failover.Kind.MOVE if lost.code == Code.DRAINING else Failover.Kind.HEAD,
         node=head.node if head else None,
         node_name=chat.head.name,

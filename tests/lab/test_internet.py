@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.internet import PUBLIC_ADDRESS, Home, Internet, reaches
-from tests.lab.namespaces import Namespace, refusal
+from tests.lab.namespaces import Namespace
 from tests.lab.processes import ROOT
 
 PORT = 7002
@@ -29,14 +29,6 @@ with Internet() as internet:
     print(internet.keeper.pid, alone.pid, flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture(scope="module")
-def internet() -> Iterator[Internet]:
-    if reason := refusal():
-        pytest.skip(reason)
-    with Internet() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

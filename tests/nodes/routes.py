@@ -13,9 +13,10 @@ from nodes.deadline import Deadline
 from nodes.downstream import DownstreamHop
 from nodes.engine import Engine
 from nodes.failover import Failover
+from nodes.forwarding import Session
 from nodes.generation import Generation
 from nodes.hops import Dialler, HopAnswer, HopError
-from nodes.pipeline import Pipeline, Session
+from nodes.pipeline import Pipeline
 from nodes.reroute import Loss, NextRoute
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Missing, Stale

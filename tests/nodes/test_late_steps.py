@@ -15,7 +15,8 @@ import pytest
 
 from nodes.deadline import Deadline
 from nodes.downstream import DownstreamHop
-from nodes.pipeline import Pipeline, Session
+from nodes.forwarding import Session
+from nodes.pipeline import Pipeline
 from nodes.sampling import Sampling
 from relay import headers as names
 from relay.headers import Hop

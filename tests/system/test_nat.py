@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from tests.lab.internet import PUBLIC_ADDRESS, Home, Internet, reaches
-from tests.lab.namespaces import refusal
 from tests.lab.publicsite import PublicSite
 from tests.lab.site import Answer, assemble, events
 
@@ -66,14 +65,6 @@ def disturbed(stream: Iterator[dict[str, Any]], disturb: Callable[[], None] | No
             assert num_tokens < NUM_TOKENS / 2
             disturb()
             disturb = None
-
-
-@pytest.fixture(scope="module")
-def internet() -> Iterator[Internet]:
-    if reason := refusal():
-        pytest.skip(reason)
-    with Internet() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

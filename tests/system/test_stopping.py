@@ -32,9 +32,9 @@ def mesh(own_site: Site, tiny: Path) -> Iterator[tuple[Process, Process]]:
         node.wait_for("Ready: layers")
     own_site.wait_for_model(tiny.name)
     yield head, tail
-    for node in (head, tail):  # at once: what the tail still computes and for whom is not the matter here
+    for node in (head, tail):
         if node.is_running:
-            node.kill()
+            node.stop()
 
 
 @pytest.mark.parametrize("loses_head", [False, True], ids=["slow", "head lost"])

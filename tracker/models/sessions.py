@@ -70,6 +70,10 @@ class ChatSession(models.Model):
     def __str__(self) -> str:
         return self.short_id
 
+    def route(self) -> QuerySet[SessionHop]:
+        """Its hops now, the head first."""
+        return self.hops.filter(epoch=self.epoch).select_related("node")
+
     @property
     def short_id(self) -> str:
         return self.session_id[:8]

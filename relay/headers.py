@@ -25,6 +25,7 @@ END_LAYER = "x-meshnet-end-layer"
 TICKET = "x-meshnet-ticket"
 TOKENS = "x-meshnet-tokens"  # to the tail: the ids at the step's own positions, "1,2,3"
 SAMPLING = "x-meshnet-sampling"  # to the tail: a JSON object; absent: nothing is sampled, as while the prompt goes in
+GRAMMAR_BYTES = "x-meshnet-grammar-bytes"  # to the tail: how many of the body's last bytes are the grammar's text
 DRAFTS = "x-meshnet-drafts"  # how many of the step's last tokens are guesses; in a tail's answer: how many it takes
 RESERVE = "x-meshnet-reserve"  # first step: tokens the session may come to hold, prompt and answer together
 ROUTE = "x-meshnet-route"  # to the head: the downstream hops, a JSON list

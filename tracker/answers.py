@@ -33,22 +33,17 @@ COMPLETION = Form("/v1/completions", "cmpl-", "text_completion", "text_completio
 
 @dataclass(slots=True)
 class Answer:
-    """One answer as it grows. `node_names` by peer_id: the trace shows names, addresses are nobody's business."""
+    """One choice of a completion as it grows: what one session's heads have said."""
 
-    form: Form
-    completion_id: str
-    created: int  # Unix seconds
-    model: str
-    includes_usage: bool = False
-    has_trace: bool = False
-    has_logprobs: bool = False
-    node_names: dict[str, str] = field(default_factory=dict)
+    completion: Completion
+    index: int = 0
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None
     ids: list[int] = field(default_factory=list)
     prompt_ids: tuple[int, ...] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
+    node_names: dict[str, str] = field(default_factory=dict)  # by peer_id: addresses are nobody's business
     _has_role: bool = False
 
     def add(self, delta: Delta) -> None:
@@ -68,39 +63,26 @@ class Answer:
         told = self.report.completion_tokens if self.report else None
         return len(self.ids) if told is None else told
 
-    def usage(self) -> dict[str, int]:
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
     def chunk(self, delta: Delta) -> bytes:
         """The event of a piece of text."""
-        fields = self._frame(self.form.chunk_object) | {"choices": [self._chunk_choice(delta)]}
-        if self.includes_usage:
+        completion = self.completion
+        fields = completion.chunk_frame() | {"choices": [self._chunk_choice(delta)]}
+        if completion.includes_usage:
             fields["usage"] = None
-        if self.has_trace:
+        if completion.has_trace:
             fields["meshnet"] = {"ids": delta.ids, "position": delta.position}
             fields["meshnet"] |= {"prompt_ids": delta.prompt_ids} if delta.prompt_ids is not None else {}
         return event(fields)
 
-    def last_chunks(self) -> Iterator[bytes]:
-        """What follows the text: the trace, the usage, whichever was asked for."""
-        if self.has_trace and self.report:
-            yield event(self._frame(self.form.chunk_object) | {"choices": [], "meshnet": {"hops": self.hops()}})
-        if self.includes_usage:
-            yield event(self._frame(self.form.chunk_object) | {"choices": [], "usage": self.usage()})
+    def whole_choice(self) -> dict[str, Any]:
+        told = self._shaped(self.logprobs) if self.completion.has_logprobs else None
+        choice: dict[str, Any] = {"index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
+        if self.completion.form.is_chat:
+            return choice | {"message": {"role": "assistant", "content": self.text, "refusal": None}}
+        return choice | {"text": self.text}
 
-    def whole(self) -> dict[str, Any]:
-        """The unstreamed answer."""
-        told = self._shaped(self.logprobs) if self.has_logprobs else None
-        choice: dict[str, Any] = {"index": 0, "logprobs": told, "finish_reason": self.finish_reason}
-        if self.form.is_chat:
-            choice["message"] = {"role": "assistant", "content": self.text, "refusal": None}
-        else:
-            choice["text"] = self.text
-        fields = self._frame(self.form.object) | {"choices": [choice], "usage": self.usage()}
-        if self.has_trace:
-            fields["meshnet"] = {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
-        return fields
+    def trace(self) -> dict[str, Any]:
+        return {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
 
     @property
     def unnamed_peers(self) -> set[str]:
@@ -123,22 +105,65 @@ class Answer:
             for hop in (self.report.hops if self.report else ())
         ]
 
-    def _frame(self, kind: str) -> dict[str, Any]:
-        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
-
     def _shaped(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
-        return logprobs.chat_shape(tokens) if self.form.is_chat else logprobs.completion_shape(tokens)
+        return logprobs.chat_shape(tokens) if self.completion.form.is_chat else logprobs.completion_shape(tokens)
 
     def _chunk_choice(self, delta: Delta) -> dict[str, Any]:
-        told = self._shaped(delta.logprobs) if self.has_logprobs and delta.logprobs else None
-        choice: dict[str, Any] = {"index": 0, "logprobs": told, "finish_reason": delta.finish_reason}
-        if not self.form.is_chat:
+        told = self._shaped(delta.logprobs) if self.completion.has_logprobs and delta.logprobs else None
+        choice: dict[str, Any] = {"index": self.index, "logprobs": told, "finish_reason": delta.finish_reason}
+        if not self.completion.form.is_chat:
             return choice | {"text": delta.text}
         role = (
             {} if self._has_role else {"role": "assistant"}
         )  # in the first chunk and no other, whatever the head says
         self._has_role = True
         return choice | {"delta": role | {"content": delta.text}}
+
+
+@dataclass(slots=True)
+class Completion:
+    """What a client asked for and gets: as many choices as it wants, each the answer of a session of its own."""
+
+    form: Form
+    completion_id: str
+    created: int  # Unix seconds
+    model: str
+    includes_usage: bool = False
+    has_trace: bool = False
+    has_logprobs: bool = False
+    answers: list[Answer] = field(default_factory=list)
+
+    def new_answer(self, node_names: Mapping[str, str]) -> Answer:
+        """The next choice."""
+        answer = Answer(self, len(self.answers), node_names=dict(node_names))
+        self.answers.append(answer)
+        return answer
+
+    def usage(self) -> dict[str, int]:
+        """The prompt counts once."""
+        prompt = max(answer.prompt_tokens for answer in self.answers)
+        completion = sum(answer.completion_tokens for answer in self.answers)
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+    def last_chunks(self) -> Iterator[bytes]:
+        """What follows the text: the trace, the usage, whichever was asked for."""
+        reported = [answer for answer in self.answers if answer.report]
+        if self.has_trace and reported:
+            yield event(self.chunk_frame() | {"choices": [], "meshnet": {"hops": reported[0].hops()}})
+        if self.includes_usage:
+            yield event(self.chunk_frame() | {"choices": [], "usage": self.usage()})
+
+    def whole(self) -> dict[str, Any]:
+        """The unstreamed answer."""
+        choices = [answer.whole_choice() for answer in self.answers]
+        fields = self._frame(self.form.object) | {"choices": choices, "usage": self.usage()}
+        return fields | ({"meshnet": self.answers[0].trace()} if self.has_trace else {})
+
+    def chunk_frame(self) -> dict[str, Any]:
+        return self._frame(self.form.chunk_object)
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {"id": self.completion_id, "object": kind, "created": self.created, "model": self.model}
 
 
 def event(fields: Mapping[str, Any]) -> bytes:

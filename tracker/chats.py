@@ -16,7 +16,7 @@ from django.db.models import F
 
 from relay import wire
 from tracker import accusations, epochs, news, orders
-from tracker.answers import Answer, Form
+from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.events import Report
@@ -89,7 +89,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
         session.save()
         epochs.write_hops(session, hops)
     news.begin(session.pk)
-    answer = Answer(
+    completion = Completion(
         form=form,
         completion_id=session.completion_id,
         created=int(now.timestamp()),
@@ -97,8 +97,8 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
         includes_usage=asked.includes_usage,
         has_trace=asked.wants_trace,
         has_logprobs=asked.wanted_logprobs is not None,
-        node_names={node.peer_id: node.name for node, _ in hops},
     )
+    answer = completion.new_answer({node.peer_id: node.name for node, _ in hops})
     head = RouteHead.of(hops)
     return Chat(session.pk, session.short_id, 0, head, request, orders.call_of(hops[0][0]), answer, deadline_s, now)
 

@@ -71,7 +71,7 @@ async def streamed(chat: Chat, events: AsyncGenerator[Event, None]) -> AsyncIter
                     yield chat.answer.chunk(event)
                 elif isinstance(event, Keepalive):
                     yield answers.KEEPALIVE
-            for chunk in chat.answer.last_chunks():
+            for chunk in chat.answer.completion.last_chunks():
                 yield chunk
         except ApiError as error:
             yield answers.error_event(error)
@@ -83,7 +83,7 @@ async def whole(chat: Chat, events: AsyncGenerator[Event, None]) -> dict[str, An
     async with aclosing(events):
         async for _ in events:
             pass
-    return chat.answer.whole()
+    return chat.answer.completion.whole()
 
 
 async def abandon(chat: Chat) -> None:

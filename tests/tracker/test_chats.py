@@ -141,7 +141,7 @@ def test_a_completion_goes_to_its_own_path_with_its_prompt(pair: tuple[Node, Nod
     chat = chats.begin(wanted, answers.COMPLETION, None, timezone.now())
     assert chat.request.path == "/v1/completions"
     assert (asked(chat)["prompt"], asked(chat)["max_tokens"]) == ("Once", 16)
-    assert chat.answer.completion_id.startswith("cmpl-")
+    assert chat.answer.completion.completion_id.startswith("cmpl-")
 
 
 def test_rows_name_the_route_from_the_first_moment(pair: tuple[Node, Node]) -> None:

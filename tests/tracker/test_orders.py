@@ -9,7 +9,7 @@ import pytest
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tracker import answers, orders
-from tracker.answers import Answer
+from tracker.answers import Answer, Completion
 from tracker.errors import ApiError
 from tracker.events import Delta
 
@@ -17,7 +17,7 @@ BODY = b'{"messages":[{"role":"user","content":"Hi"}],"prompt":"Hi","seed":7}'
 
 
 def answer_of(*deltas: Delta) -> Answer:
-    answer = Answer(answers.CHAT, "chatcmpl-1", 0, "tiny")
+    answer = Completion(answers.CHAT, "chatcmpl-1", 0, "tiny").new_answer({})
     for delta in deltas:
         answer.add(delta)
     return answer

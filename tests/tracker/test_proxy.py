@@ -78,7 +78,7 @@ def test_a_stream_is_openais_with_nothing_of_the_nodes_in_it(begin: Begin) -> No
     ]
     assert second["choices"] == [{"index": 0, "logprobs": None, "finish_reason": "stop", "delta": {"content": "lo"}}]
     for chunk in (first, second):
-        assert chunk["id"] == chat.answer.completion_id
+        assert chunk["id"] == chat.answer.completion.completion_id
         assert (chunk["object"], chunk["model"]) == ("chat.completion.chunk", "tiny")
         assert "meshnet" not in chunk
         assert "usage" not in chunk

@@ -1,3 +1,4 @@
+from tracker.models.accounts import Contribution, Usage
 from tracker.models.keys import ApiKey, JoinToken, TicketKey
 from tracker.models.languages import LanguageModel
 from tracker.models.leases import Lease
@@ -7,6 +8,7 @@ from tracker.models.sessions import ChatSession, Failover, SessionHop
 __all__ = [
     "ApiKey",
     "ChatSession",
+    "Contribution",
     "Failover",
     "JoinToken",
     "LanguageModel",
@@ -15,4 +17,5 @@ __all__ = [
     "SessionHop",
     "Shard",
     "TicketKey",
+    "Usage",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
@@ -11,6 +11,9 @@ from django.utils import timezone
 
 from tracker import credentials
 from tracker.credentials import Credential, Kind
+
+if TYPE_CHECKING:
+    from tracker.models.languages import LanguageModel
 
 _NOBODY = credentials.hash_secret("")  # compared with when no row has the key id, so that both answers take as long
 
@@ -85,6 +88,23 @@ class JoinToken(CredentialRow):
 
 class ApiKey(CredentialRow):
     kind = Kind.API
+
+    allowed_models: models.ManyToManyField[LanguageModel, models.Model] = models.ManyToManyField(
+        "LanguageModel", blank=True, related_name="api_keys", help_text="What may be asked with it. None chosen: all."
+    )
+    requests_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Requests that may begin within any minute. Empty: any number."
+    )
+    tokens_per_minute = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Tokens of prompts and answers within any minute. Empty: any number."
+    )
+    tokens_per_day = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Tokens of prompts and answers in a day (UTC). Empty: any number."
+    )
+    max_concurrent = models.PositiveIntegerField(
+        "concurrent requests", null=True, blank=True, help_text="Requests at the same time. Empty: any number."
+    )
+    expires = models.DateTimeField(null=True, blank=True, help_text="After this moment it is refused. Empty: never.")
 
     class Meta(CredentialRow.Meta):
         verbose_name = "API key"

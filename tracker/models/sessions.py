@@ -38,9 +38,16 @@ class ChatSession(models.Model):
         editable=False,
         help_text="Keys the nodes' caches. A secret: pages show 8 characters.",
     )
-    completion_id = models.CharField(max_length=64, unique=True, editable=False, help_text="As the client was told.")
+    completion_id = models.CharField(max_length=64, editable=False, help_text="As the client was told.")
+    choice = models.PositiveSmallIntegerField(default=0, help_text="Which of the choices that the client asked for.")
+    request_id = models.CharField(max_length=64, blank=True, db_index=True, help_text="As x-request-id said.")
     model = models.ForeignKey(LanguageModel, on_delete=models.CASCADE, related_name="chat_sessions")
     api_key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.SET_NULL, related_name="chat_sessions")
+    user = models.CharField(max_length=512, blank=True, help_text="Whom the client asked for, in its own words.")
+    metadata = models.JSONField(default=dict, blank=True, help_text="What the client wrote beside its request.")
+    reserved_tokens = models.PositiveBigIntegerField(
+        default=0, help_text="What it counts for in its key's limits while it runs."
+    )
     state = models.CharField(max_length=9, choices=State.choices, default=State.RUNNING, db_index=True)
     is_streamed = models.BooleanField(default=False, help_text="The client asked for a stream.")
     seed = models.BigIntegerField(help_text="Of the sampling; drawn by the tracker when the client gave none.")
@@ -66,6 +73,8 @@ class ChatSession(models.Model):
     class Meta:
         ordering = ["-started"]
         verbose_name = "session"
+        constraints = [models.UniqueConstraint(fields=["completion_id", "choice"], name="one_session_per_choice")]
+        indexes = [models.Index(fields=["api_key", "started"], name="sessions_of_a_key")]
 
     def __str__(self) -> str:
         return self.short_id
@@ -114,6 +123,7 @@ class SessionHop(models.Model):
     end_layer = models.PositiveIntegerField()
     path = models.CharField(max_length=6, choices=Path.choices, blank=True, help_text="How steps reached it.")
     steps = models.PositiveIntegerField(null=True, blank=True)
+    tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Of prompt and answer that it worked.")
     ms_total = models.FloatField(null=True, blank=True, help_text="Time of all its steps, as the head saw it.")
     compute_ms = models.FloatField(null=True, blank=True, help_text="Of these, computing.")
     queue_ms = models.FloatField(null=True, blank=True, help_text="Of these, waiting for the engine.")

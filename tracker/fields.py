@@ -1,0 +1,73 @@
+"""Types of the fields of the OpenAI API's requests: what each value may be, and what it is read as."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_STOPS = 4
+MAX_STOP_CHARS = 1000
+MAX_BIASES = 300
+MAX_BIAS = 100
+MAX_TOP_LOGPROBS = 20  # of a chat; a completion's logprobs are at most 5, as OpenAI has it
+INT64 = (-(2**63), 2**63 - 1)
+
+
+def whole(value: Any) -> Any:
+    """JSON has one kind of number: 5.0 and 1e8 are whole."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def stop_list(value: Any) -> Any:
+    """null, a text or a list of texts, as a list. An empty text would stop before the first character: refused."""
+    stops = [value] if isinstance(value, str) else value if value is not None else []
+    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
+        raise ValueError(f"must be a string, or a list of up to {MAX_STOPS} strings")
+    if len(stops) > MAX_STOPS:
+        raise ValueError(f"has {len(stops)} entries; up to {MAX_STOPS} are allowed")
+    if any(not stop or len(stop) > MAX_STOP_CHARS for stop in stops):
+        raise ValueError(f"must be strings of 1 to {MAX_STOP_CHARS} characters")
+    return [is_text(stop) for stop in stops]
+
+
+def one_prompt(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def is_text(value: str) -> str:
+    """Not empty, and such that it can be sent on: half a surrogate pair has no UTF-8."""
+    if not value:
+        raise ValueError("must not be empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half a surrogate pair, which is no text") from None
+    return value
+
+
+def bias_table(value: Any) -> Any:
+    """{"50256": -100}: token ids of the model, as JSON writes keys, and what is added to their logits."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(re.fullmatch("[0-9]{1,10}", key) for key in value):
+        raise ValueError("must be an object whose keys are token ids")
+    if len(value) > MAX_BIASES:
+        raise ValueError(f"has {len(value)} entries; up to {MAX_BIASES} are allowed")
+    if not all(type(bias) in (int, float) and -MAX_BIAS <= bias <= MAX_BIAS for bias in value.values()):
+        raise ValueError(f"must hold numbers from -{MAX_BIAS} to {MAX_BIAS}")
+    if len({int(key) for key in value}) < len(value):
+        raise ValueError("names a token twice")
+    return {str(int(key)): float(bias) for key, bias in value.items()}
+
+
+Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1)]
+Seed = Annotated[int, BeforeValidator(whole), Field(ge=INT64[0], le=INT64[1])]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Biases = Annotated[dict[str, float], BeforeValidator(bias_table)]
+Text = Annotated[str, AfterValidator(is_text)]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)

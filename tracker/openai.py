@@ -9,7 +9,19 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tracker.errors import ApiError
-from tracker.fields import MAX_TOP_LOGPROBS, Biases, Penalty, Seed, Strict, Text, Tokens, one_prompt, stop_list, whole
+from tracker.fields import (
+    MAX_TOP_LOGPROBS,
+    Biases,
+    Choices,
+    Penalty,
+    Seed,
+    Strict,
+    Text,
+    Tokens,
+    one_prompt,
+    stop_list,
+    whole,
+)
 from tracker.messages import Message
 from tracker.parameters import CHAT, COMPLETION, honoured_only, plain_message, shown
 
@@ -33,6 +45,7 @@ class Extras(Strict):
 
 class _Sampled(Strict):
     model: Annotated[Text, Field(max_length=200)]
+    n: Choices | None = None
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -50,6 +63,10 @@ class _Sampled(Strict):
         if self.stream_options and not self.stream:
             raise ValueError("stream_options: only with stream: true")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
 
     @property
     def includes_usage(self) -> bool:

@@ -16,6 +16,7 @@ from tracker.errors import ApiError, writable
 HONOURED = frozenset(
     {
         "model",
+        "n",
         "max_tokens",
         "temperature",
         "top_p",
@@ -41,10 +42,7 @@ LABELS = frozenset({"user"})
 CHAT_LABELS = LABELS | {"safety_identifier", "prompt_cache_key"}
 
 # The values, beside null, that ask for nothing.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-}
-CHAT_NEUTRAL = NEUTRAL | {
+CHAT_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "function_call": ("none", "auto"),  # of no functions
     "functions": ([],),
@@ -64,7 +62,7 @@ CHAT_NEUTRAL = NEUTRAL | {
     "verbosity": ("medium",),
     "web_search_options": (),
 }
-COMPLETION_NEUTRAL = NEUTRAL | {"best_of": (1,), "echo": (False,), "suffix": ("",)}
+COMPLETION_NEUTRAL: dict[str, tuple[Any, ...]] = {"best_of": (1,), "echo": (False,), "suffix": ("",)}
 
 # In a message, what a client sends along when it repeats an answer of ours.
 MESSAGE_NEUTRAL: dict[str, tuple[Any, ...]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,7 +88,10 @@ class Answer:
         return choice | {"message": message}
 
     def trace(self) -> dict[str, Any]:
-        return {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
+        return {"prompt_ids": self.prompt_ids, "ids": self.ids} | self.hop_table()
+
+    def hop_table(self) -> dict[str, Any]:
+        return {"hops": self.hops()}
 
     @property
     def unnamed_peers(self) -> set[str]:
@@ -172,6 +175,7 @@ class Completion:
     has_trace: bool = False
     has_logprobs: bool = False
     answers: list[Answer] = field(default_factory=list)
+    failure: ApiError | None = None  # of the first choice that failed: the others end with it
 
     def new_answer(self, node_names: Mapping[str, str]) -> Answer:
         """The next choice."""
@@ -187,9 +191,8 @@ class Completion:
 
     def last_chunks(self) -> Iterator[bytes]:
         """What follows the text: the trace, the usage, whichever was asked for."""
-        reported = [answer for answer in self.answers if answer.report]
-        if self.has_trace and reported:
-            yield event(self.chunk_frame() | {"choices": [], "meshnet": {"hops": reported[0].hops()}})
+        if self.has_trace and any(answer.report for answer in self.answers):
+            yield event(self.chunk_frame() | {"choices": [], "meshnet": self._trace(Answer.hop_table)})
         if self.includes_usage:
             yield event(self.chunk_frame() | {"choices": [], "usage": self.usage()})
 
@@ -197,7 +200,12 @@ class Completion:
         """The unstreamed answer."""
         choices = [answer.whole_choice() for answer in self.answers]
         fields = self._frame(self.form.object) | {"choices": choices, "usage": self.usage()}
-        return fields | ({"meshnet": self.answers[0].trace()} if self.has_trace else {})
+        return fields | ({"meshnet": self._trace(Answer.trace)} if self.has_trace else {})
+
+    def _trace(self, told: Callable[[Answer], dict[str, Any]]) -> dict[str, Any]:
+        """Of several choices, one by one."""
+        traces = [told(answer) for answer in self.answers]
+        return traces[0] if len(traces) == 1 else {"choices": [{"index": i} | one for i, one in enumerate(traces)]}
 
     def chunk_frame(self) -> dict[str, Any]:
         return self._frame(self.form.chunk_object)

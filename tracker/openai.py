@@ -14,6 +14,7 @@ from tracker.fields import (
     MAX_TOP_LOGPROBS,
     MAX_USER_CHARS,
     Biases,
+    Choices,
     Name,
     Penalty,
     Seed,
@@ -46,6 +47,7 @@ class Extras(Strict):
 
 class _Sampled(Strict):
     model: Annotated[Text, Field(max_length=200)]
+    n: Choices | None = None
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -64,6 +66,10 @@ class _Sampled(Strict):
         if self.stream_options and not self.stream:
             raise ValueError("stream_options: only with stream: true")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
 
     @property
     def wanted_user(self) -> str:

@@ -68,6 +68,10 @@ class Answer:
         told = self.report.completion_tokens if self.report else None
         return len(self.ids) if told is None else told
 
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
     def chunk(self, delta: Delta) -> bytes:
         """The event of an added piece of text. Several where it holds calls, a comment where all is in doubt."""
         if self.markup:

@@ -86,6 +86,13 @@ def test_a_head_that_drafts_says_how_many_were_right() -> None:
     assert (report.hops[0].drafted, report.hops[0].accepted) == (9, 6)
 
 
+def test_hops_that_were_left_come_with_their_epoch_and_count_with_the_others() -> None:
+    told = done([HOP | {"tokens": 9}])["meshnet"] | {"left": [HOP | {"tokens": 4, "epoch": 1}]}
+    [report] = read(sse({"meshnet": told}))
+    assert isinstance(report, Report)
+    assert [(hop.tokens, hop.epoch) for hop in report.all_hops] == [(9, None), (4, 1)]
+
+
 def test_log_probabilities_come_with_the_tokens_they_are_of() -> None:
     [delta] = read(sse(said("a", [97], logprobs=[LOGPROBS | {"top": [LOGPROBS]}])))
     assert isinstance(delta, Delta)

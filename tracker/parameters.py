@@ -63,8 +63,11 @@ CHAT = _table(
     _honoured("max_tokens", "the older name of max_completion_tokens; one of the two"),
     _honoured("logprobs", "true: the log probability of each token of the answer"),
     _honoured("top_logprobs", "0 to 20, with logprobs: true: that many of the most probable tokens in each place"),
+    _honoured(
+        "metadata",
+        "an object of up to 16 texts of up to 512 characters, named by up to 64: kept with the record of the request",
+    ),
     _honoured("safety_identifier", "the newer name of user, up to 128 characters; one of the two"),
-    _refused("metadata", "nothing is kept beside the request", {}),
     _refused("response_format", "answers are free text", {"type": "text"}),
     _refused("tools", "no tool is called", []),
     _refused("tool_choice", "no tool is called", "none", "auto"),

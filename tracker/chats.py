@@ -19,11 +19,10 @@ from django.db import transaction
 from django.db.models import F
 
 from relay import wire
-from tracker import accusations, epochs, news, orders
+from tracker import accusations, contributions, epochs, news, orders
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
-from tracker.events import Report
 from tracker.heads import HeadCall
 from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
@@ -164,28 +163,32 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         finish_reason=answer.finish_reason or "",
         prompt_tokens=answer.prompt_tokens if answer.report or answer.prompt_ids else None,
         completion_tokens=answer.completion_tokens,
-        drafted_tokens=sum(hop.drafted for hop in answer.report.hops) if answer.report else None,
-        accepted_tokens=sum(hop.accepted for hop in answer.report.hops) if answer.report else None,
+        drafted_tokens=sum(hop.drafted for hop in answer.report.all_hops) if answer.report else None,
+        accepted_tokens=sum(hop.accepted for hop in answer.report.all_hops) if answer.report else None,
         ttft_ms=outcome.ttft_ms,
         error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         error_message=outcome.error_message[:2000],
     )
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk, now)
-    if answer.report:
-        write_report(chat.session_pk, answer.report)
+    write_report(chat.session_pk, answer)
+    contributions.count(chat.session_pk, answer, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
 
 
-def write_report(session_pk: int, report: Report) -> None:
+def write_report(session_pk: int, answer: Answer) -> None:
     """What a head says of the hops of the session's route, and of what it has gone on without."""
-    here = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch"))
-    for hop in report.hops:
-        mine = here.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
-        mine.update(
+    report = answer.report
+    if report is None:
+        return
+    of_session = SessionHop.objects.filter(session=session_pk)
+    for hop in report.all_hops:
+        mine = of_session.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
+        mine.filter(epoch=F("session__epoch") if hop.epoch is None else hop.epoch).update(
             path=hop.path if hop.path in PATHS else "",
             steps=hop.steps,
+            tokens=None if hop.tokens is None else min(hop.tokens, answer.total_tokens),
             ms_total=hop.ms_total,
             compute_ms=hop.compute_ms,
             queue_ms=hop.queue_ms,

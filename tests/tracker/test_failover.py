@@ -257,6 +257,7 @@ def test_what_a_head_had_done_before_it_failed_is_kept(mesh: Mesh) -> None:
     session = ChatSession.objects.get()
     assert text_of(chunks) == "Hello world"
     assert [hop.steps for hop in session.hops.filter(position=0)] == [3, None]
+    assert [hop.tokens for hop in session.hops.filter(epoch=0)] == [5, 5], "what the client had went through them"
     assert session.completion_tokens == len(WORDS)
 
 

@@ -231,11 +231,17 @@ class FailoverInline(ReadOnly, TabularInline):
 
 @admin.register(ChatSession)
 class ChatSessionAdmin(ReadOnly, ModelAdmin):
-    list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
+    list_display = (
+        *("short_id", "model", "choice", "current_state", "api_key", "user", "started"),
+        *("completion_tokens", "finish_reason"),
+    )
     list_filter = ("state", "failovers__kind", "model", "started")
     list_select_related = ("model", "api_key")
     search_fields = (
         "completion_id",
+        "request_id",
+        "user",
+        "metadata",
         "model__name",
         "api_key__label",
         "error_code",

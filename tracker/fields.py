@@ -14,6 +14,9 @@ MAX_BIASES = 300
 MAX_BIAS = 100
 MAX_TOP_LOGPROBS = 20  # of a chat; a completion's logprobs are at most 5, as OpenAI has it
 MAX_USER_CHARS = 512  # as its column
+MAX_METADATA = 16  # entries
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_VALUE_CHARS = 512
 MAX_SAFETY_CHARS = 128  # as OpenAI has it
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -77,6 +80,20 @@ def bias_table(value: Any) -> Any:
     return {str(int(key)): float(bias) for key, bias in value.items()}
 
 
+def metadata_table(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("must be an object whose values are strings")
+    if len(value) > MAX_METADATA:
+        raise ValueError(f"has {len(value)} entries; up to {MAX_METADATA} are allowed")
+    if not all(1 <= len(key) <= MAX_METADATA_KEY_CHARS for key in value):
+        raise ValueError(f"must have keys of 1 to {MAX_METADATA_KEY_CHARS} characters")
+    if any(len(text) > MAX_METADATA_VALUE_CHARS for text in value.values()):
+        raise ValueError(f"must have values of up to {MAX_METADATA_VALUE_CHARS} characters")
+    return {is_name(key): is_name(text) for key, text in value.items()}
+
+
 Choices = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MAX_CHOICES)]
 Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(whole), Field(ge=INT64[0], le=INT64[1])]
@@ -84,6 +101,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 Biases = Annotated[dict[str, float], BeforeValidator(bias_table)]
 Text = Annotated[str, AfterValidator(is_text)]
 Name = Annotated[str, AfterValidator(is_name)]
+Metadata = Annotated[dict[str, str], BeforeValidator(metadata_table)]
 
 
 class Strict(BaseModel):

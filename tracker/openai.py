@@ -15,6 +15,7 @@ from tracker.fields import (
     MAX_USER_CHARS,
     Biases,
     Choices,
+    Metadata,
     Name,
     Penalty,
     Seed,
@@ -73,6 +74,10 @@ class _Sampled(Strict):
         return self.n or 1
 
     @property
+    def wanted_metadata(self) -> dict[str, str]:
+        return {}
+
+    @property
     def wanted_user(self) -> str:
         """Whom the client asks for."""
         return self.user or ""
@@ -116,6 +121,7 @@ class _Sampled(Strict):
 class ChatRequest(_Sampled, Formed):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
+    metadata: Metadata = Field(default_factory=dict)
     logprobs: bool | None = None
     top_logprobs: Annotated[int, BeforeValidator(whole), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     safety_identifier: Annotated[Name, Field(max_length=MAX_SAFETY_CHARS)] | None = None
@@ -137,6 +143,10 @@ class ChatRequest(_Sampled, Formed):
         if self.user is not None and self.safety_identifier is not None:
             raise ValueError("user: give safety_identifier or user, not both")
         return self
+
+    @property
+    def wanted_metadata(self) -> dict[str, str]:
+        return self.metadata
 
     @property
     def wanted_user(self) -> str:

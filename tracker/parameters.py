@@ -63,8 +63,11 @@ CHAT = _table(
     _honoured("max_tokens", "the older name of max_completion_tokens; one of the two"),
     _honoured("logprobs", "true: the log probability of each token of the answer"),
     _honoured("top_logprobs", "0 to 20, with logprobs: true: that many of the most probable tokens in each place"),
+    _honoured(
+        "metadata",
+        "an object of up to 16 texts of up to 512 characters, named by up to 64: kept with the record of the request",
+    ),
     _honoured("safety_identifier", "the newer name of user, up to 128 characters; one of the two"),
-    _refused("metadata", "nothing is kept beside the request", {}),
     _honoured("response_format", "`json_object`, or `json_schema` with a schema: the answer is JSON that satisfies it"),
     _honoured("tools", "up to 128 functions that the model may call; see [tools](tools.md)"),
     _honoured("tool_choice", "`none`, `auto`, `required`, or the name of the function that must be called"),

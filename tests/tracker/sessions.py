@@ -13,9 +13,13 @@ from tracker.models import ChatSession
 from tracker.openai import read_chat
 
 
-def begin_chat(**fields: Any) -> Chat:
+def begin_chats(**fields: Any) -> list[Chat]:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+
+
+def begin_chat(**fields: Any) -> Chat:
+    [chat] = begin_chats(**fields)
     return chat
 
 

@@ -126,18 +126,18 @@ class Site:
                 self.nodes.remove(node)
 
     def peer_id(self, name: str) -> str:
-        [[peer_id]] = self._sql("SELECT peer_id FROM tracker_node WHERE name = ?", name)
+        [[peer_id]] = self.rows("SELECT peer_id FROM tracker_node WHERE name = ?", name)
         return str(peer_id)
 
     def forgive(self) -> None:
         """What operators do in the admin: nodes that failed get sessions again at once."""
-        self._sql("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
+        self.rows("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
 
     def give_duty(self, name: str, duty: str) -> None:
         """Also of the admin: works, paused or draining."""
-        self._sql("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
+        self.rows("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
 
-    def _sql(self, statement: str, *values: Any) -> list[Any]:
+    def rows(self, statement: str, *values: Any) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:
             with database:
                 return database.execute(statement, values).fetchall()

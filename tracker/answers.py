@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracker import logprobs
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Report
 from tracker.logprobs import TokenLogprobs
 
@@ -171,4 +171,4 @@ def event(fields: Mapping[str, Any]) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    return event(error.as_openai())
+    return event(told(error).as_openai())

@@ -70,11 +70,13 @@ class Outcome:
 
     state: str = ChatSession.State.FAILED
     ttft_ms: float | None = None
-    error_code: str = "internal"
+    error_code: str = "internal_error"
     error_message: str = ""
 
 
-def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
+def begin(
+    asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime, request_id: str = ""
+) -> Chat:
     """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
     model = find_model(asked.model)
     deadline_s = _deadline_s(asked.wanted_deadline_s)
@@ -83,6 +85,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
     body = orders.body_of(asked, limit, seed)
     hops = epochs.route_of(model, now, need_tokens=limit + len(body) // BYTES_PER_TOKEN)
     session = _new_session(asked, form, model, api_key, now)
+    session.request_id, session.user = request_id, asked.wanted_user
     session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
     request = orders.request_of(session, hops, form.path, body, deadline_s, now)
     with transaction.atomic():

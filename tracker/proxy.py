@@ -18,7 +18,7 @@ from django.utils import timezone
 from tracker import answers, chats, failover
 from tracker.background import in_thread
 from tracker.chats import Chat, Outcome
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Event, Keepalive, Report
 from tracker.listening import Clock
 from tracker.models import ChatSession
@@ -49,11 +49,12 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Event, None]:
         outcome.state = ChatSession.State.DONE
         num_tokens, reason = answer.completion_tokens, answer.finish_reason
         logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
-    except ApiError as error:
-        logger.warning("session %s failed: %s: %s", chat.short_id, error.code, error.message)
+    except ApiError as said:
+        error = told(said)
+        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, said.message)
         outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
         outcome.error_message = error.message
-        raise
+        raise error from None
     except (asyncio.CancelledError, GeneratorExit):
         logger.info("session %s cancelled: its client has gone", chat.short_id)
         outcome.state = ChatSession.State.CANCELLED

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+MAX_CHOICES = 4
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1000
 MAX_BIASES = 300
@@ -76,6 +77,7 @@ def bias_table(value: Any) -> Any:
     return {str(int(key)): float(bias) for key, bias in value.items()}
 
 
+Choices = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MAX_CHOICES)]
 Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(whole), Field(ge=INT64[0], le=INT64[1])]
 Penalty = Annotated[float, Field(ge=-2, le=2)]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from tracker.errors import ApiError
 from tracker.fields import (
     MAX_SAFETY_CHARS,
     MAX_TOP_LOGPROBS,
     MAX_USER_CHARS,
     Biases,
+    Choices,
     Name,
     Penalty,
     Seed,
@@ -25,7 +23,8 @@ from tracker.fields import (
     whole,
 )
 from tracker.messages import Message, honoured_message
-from tracker.parameters import CHAT, COMPLETION, STREAM_OPTIONS, Table, honoured_only, shown
+from tracker.parameters import CHAT, COMPLETION, STREAM_OPTIONS, Table, honoured_only
+from tracker.validation import checked, json_object
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
 
@@ -46,6 +45,7 @@ class Extras(Strict):
 
 class _Sampled(Strict):
     model: Annotated[Text, Field(max_length=200)]
+    n: Choices | None = None
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -64,6 +64,10 @@ class _Sampled(Strict):
         if self.stream_options and not self.stream:
             raise ValueError("stream_options: only with stream: true")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
 
     @property
     def wanted_user(self) -> str:
@@ -172,54 +176,17 @@ def read_chat(body: bytes) -> ChatRequest:
     messages = fields.get("messages")
     if isinstance(messages, list):
         fields["messages"] = [honoured_message(index, message) for index, message in enumerate(messages)]
-    return _checked(ChatRequest.model_validate, fields)
+    return checked(ChatRequest.model_validate, fields)
 
 
 def read_completion(body: bytes) -> CompletionRequest:
     """Raises ApiError 400, with `param` wherever one is to blame."""
-    return _checked(CompletionRequest.model_validate, _honoured(body, COMPLETION))
+    return checked(CompletionRequest.model_validate, _honoured(body, COMPLETION))
 
 
 def _honoured(body: bytes, table: Table) -> dict[str, Any]:
-    fields = honoured_only(_object(body), table)
+    fields = honoured_only(json_object(body), table)
     options = fields.get("stream_options")
     if isinstance(options, dict):
         fields["stream_options"] = honoured_only(options, STREAM_OPTIONS, "stream_options.")
     return fields
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body of your request is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, "The body of your request must be a JSON object.", code="invalid_json")
-    return fields
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-Asked = TypeVar("Asked")
-
-
-def _checked(validate: Callable[[Any], Asked], fields: dict[str, Any]) -> Asked:
-    try:
-        return validate(fields)
-    except ValidationError as error:
-        found = error.errors()[0]
-    message, param = str(found["msg"]).removeprefix("Value error, "), _param(found["loc"])
-    if not found["loc"]:  # a rule over several fields says in front which one is to blame
-        param, _, message = message.partition(": ")
-    raise ApiError(400, f"{param}: {message}", code=_code(found["type"]), param=param)
-
-
-def _param(location: tuple[int | str, ...]) -> str:
-    """messages[0].content"""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in location).removeprefix(".")
-
-
-def _code(kind: str) -> str:
-    return "missing_required_parameter" if kind == "missing" else "invalid_value"

@@ -47,11 +47,13 @@ _BOTH = (
     _honoured("logit_bias", "token ids with -100 to 100, up to 300 of them: added to their logits"),
     _honoured("stop", "a text or up to 4, of 1 to 1000 characters: the answer ends before the first that comes"),
     _honoured("seed", "a whole number of 64 bits: the same seed gives the same choice among tokens"),
+    _honoured(
+        "n", "1 to 4; 1 if absent: choices that are made side by side, the first with the seed, the next with seed + 1"
+    ),
     _honoured("stream", "true: server-sent events while the answer is made"),
     _honoured("stream_options", "only with stream: true; its own parameters are below"),
     _honoured("user", "whom you ask for, up to 512 characters: kept with the record of the request"),
     _honoured("meshnet", "what only this API has; its own parameters are below"),
-    _refused("n", "one choice is made", 1),
 )
 
 CHAT = _table(

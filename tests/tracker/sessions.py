@@ -15,7 +15,8 @@ from tracker.openai import read_chat
 
 def begin_chat(**fields: Any) -> Chat:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    return chat
 
 
 def begin_session(**fields: Any) -> ChatSession:

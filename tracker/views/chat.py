@@ -40,36 +40,37 @@ async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseB
     timings = timings_of(request)
     try:
         require_method(request, "POST")
-        chat, is_streamed = await _begin(request, read, form)
+        begun, is_streamed = await _begin(request, read, form)
         timings.end("begin")
-        events = proxy.proxy_chat(chat)
+        completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
         if not is_streamed:
             give_thread_back()
-            whole = await proxy.whole(chat, events)
+            whole = await proxy.whole(completion, events)
             timings.end("answer")
             return JsonResponse(whole)
-        await anext(events)  # the head's consent: what it refuses gets a status of its own
+        await anext(events)  # the heads' consent: what one refuses gets a status of its own
         timings.end("head")
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
-    content = _without_thread(proxy.streamed(chat, events))
+    content = _without_thread(proxy.streamed(completion, events))
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 
 
-async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
-    """The chat and whether it is streamed. Where its rows are written by the time the client leaves, they are ended."""
+async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
+    """The chats and whether they are streamed. Where their rows are written by the time the client leaves, they are
+    ended."""
     beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, read, form))
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
         with contextlib.suppress(ApiError):
-            chat, _ = await beginning
-            await proxy.abandon(chat)
+            begun, _ = await beginning
+            await proxy.abandon(begun)
         raise
 
 
-def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
+def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
     try:
         api_key = authenticate_api_key(request)
         asked = read(read_body(request, MAX_BODY_BYTES))

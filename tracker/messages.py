@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, TypeAdapter
 
 from tracker.fields import Strict, Text
 from tracker.parameters import MESSAGE, PART, honoured_only
@@ -14,12 +14,15 @@ def _joined(value: Any) -> Any:
     """Content given as a list of text parts is their text, one after the other."""
     if not isinstance(value, list):
         return value
-    return "".join(Part.model_validate(part).text for part in value)
+    return "".join(part.text for part in _PARTS.validate_python(value))
 
 
 class Part(Strict):
     type: Literal["text"]
     text: str
+
+
+_PARTS = TypeAdapter(list[Part])  # its errors say which part
 
 
 class Message(Strict):

@@ -23,7 +23,7 @@ from tracker.fields import (
     whole,
 )
 from tracker.messages import Message, honoured_message
-from tracker.parameters import CHAT, COMPLETION, STREAM_OPTIONS, Table, honoured_only
+from tracker.parameters import CHAT, COMPLETION, MESHNET, STREAM_OPTIONS, Table, honoured_only
 from tracker.validation import checked, json_object
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
@@ -186,7 +186,7 @@ def read_completion(body: bytes) -> CompletionRequest:
 
 def _honoured(body: bytes, table: Table) -> dict[str, Any]:
     fields = honoured_only(json_object(body), table)
-    options = fields.get("stream_options")
-    if isinstance(options, dict):
-        fields["stream_options"] = honoured_only(options, STREAM_OPTIONS, "stream_options.")
+    for name, own in (("stream_options", STREAM_OPTIONS), ("meshnet", MESHNET)):
+        if isinstance(fields.get(name), dict):
+            fields[name] = honoured_only(fields[name], own, f"{name}.")
     return fields

@@ -14,12 +14,12 @@ from tracker.fields import (
     Choices,
     Name,
     Penalty,
+    Prompt,
     Seed,
+    Stops,
     Strict,
     Text,
     Tokens,
-    one_prompt,
-    stop_list,
     whole,
 )
 from tracker.messages import Message, honoured_message
@@ -52,7 +52,7 @@ class _Sampled(Strict):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: Biases = Field(default_factory=dict)
-    stop: Annotated[list[str], BeforeValidator(stop_list)] = Field(default_factory=list)
+    stop: Stops = Field(default_factory=list)
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -155,7 +155,7 @@ class ChatRequest(_Sampled):
 
 
 class CompletionRequest(_Sampled):
-    prompt: Annotated[Text, BeforeValidator(one_prompt)]
+    prompt: Prompt
     logprobs: Annotated[int, BeforeValidator(whole), Field(ge=0, le=5)] | None = None
 
     @property

@@ -22,8 +22,9 @@ from tracker.fields import (
     Tokens,
     whole,
 )
-from tracker.messages import Message, honoured_message
+from tracker.messages import Message, check_roles, honoured_message
 from tracker.parameters import CHAT, COMPLETION, MESHNET, STREAM_OPTIONS, Table, honoured_only
+from tracker.tools import Formed
 from tracker.validation import checked, json_object
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
@@ -110,7 +111,7 @@ class _Sampled(Strict):
         } | {name: value for name, value in asked.items() if value is not None}
 
 
-class ChatRequest(_Sampled):
+class ChatRequest(_Sampled, Formed):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
@@ -149,9 +150,7 @@ class ChatRequest(_Sampled):
 
     def for_head(self) -> dict[str, Any]:
         """What the head is asked, without the limit and the seed, which the tracker sets."""
-        roles = {"developer": "system"}  # newer models' word for it; chat templates know the older one
-        messages = [{"role": roles.get(said.role, said.role), "content": said.content} for said in self.messages]
-        return self._sampling() | {"messages": messages}
+        return self._sampling() | self.form() | {"messages": [message.for_head() for message in self.messages]}
 
 
 class CompletionRequest(_Sampled):
@@ -176,7 +175,9 @@ def read_chat(body: bytes) -> ChatRequest:
     messages = fields.get("messages")
     if isinstance(messages, list):
         fields["messages"] = [honoured_message(index, message) for index, message in enumerate(messages)]
-    return checked(ChatRequest.model_validate, fields)
+    asked = checked(ChatRequest.model_validate, fields)
+    check_roles(asked.messages)
+    return asked
 
 
 def read_completion(body: bytes) -> CompletionRequest:

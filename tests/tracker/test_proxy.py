@@ -158,6 +158,28 @@ def test_without_being_asked_for_no_log_probabilities_are_told(begin: Begin) -> 
     assert whole(begin(FakeHead(SPELLED)))["choices"][0]["logprobs"] is None
 
 
+def test_calls_in_the_text_are_told_as_calls_and_the_row_says_so(begin: Begin) -> None:
+    markup = {"begin": "<tool_call>", "end": "</tool_call>", "separator": "", "arguments": "arguments"}
+    pieces = ["<tool_", 'call>{"name": "f", "arguments"', ': {"a"', ": 1}}</tool_call>"]
+    told = [said(piece, [number]) for number, piece in enumerate(pieces)]
+    told[0]["meshnet"] |= {"prompt_ids": [1], "calls": markup}
+    head = sse(*told, said("", [9], "stop"), done(), "data: [DONE]")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    first, sign_of_life, begins, *pieces_of_arguments, last, end = stream(begin(FakeHead(head), tools=tools))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert (sign_of_life, end) == (": keepalive", "data: [DONE]")
+    [call] = begins["choices"][0]["delta"]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": ""}
+    found = [chunk["choices"][0]["delta"]["tool_calls"][0]["function"] for chunk in pieces_of_arguments]
+    assert found == [{"arguments": '{"a"'}, {"arguments": ": 1}"}]
+    assert last["choices"][0] == {"index": 0, "logprobs": None, "finish_reason": "tool_calls", "delta": {}}
+    assert row().finish_reason == "tool_calls"
+    ChatSession.objects.all().delete()
+    choice = whole(begin(FakeHead(head), tools=tools))["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    assert choice["finish_reason"] == row().finish_reason == "tool_calls"
+
+
 def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str, Any]:
     times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
     return {"peer_id": node.peer_id, "start_layer": start_layer, "end_layer": end_layer, "path": path} | times

@@ -9,18 +9,20 @@ import secrets
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
 from relay import wire
-from tracker import accusations, epochs, news, orders
+from tracker import accusations, epochs, metering, news, orders, usage
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.events import Report
 from tracker.heads import HeadCall
+from tracker.limits import Wanted
 from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
@@ -76,16 +78,20 @@ class Outcome:
 
 def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
     """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
-    model = find_model(asked.model)
+    model = find_model(asked.model, api_key)
     deadline_s = _deadline_s(asked.wanted_deadline_s)
     seed = secrets.randbits(63) if asked.seed is None else asked.seed
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
     body = orders.body_of(asked, limit, seed)
-    hops = epochs.route_of(model, now, need_tokens=limit + len(body) // BYTES_PER_TOKEN)
+    wanted = Wanted(prompt_tokens=len(body) // BYTES_PER_TOKEN, answer_tokens=limit)
+    metering.check(api_key, wanted, now)
+    hops = epochs.route_of(model, now, need_tokens=wanted.tokens)
     session = _new_session(asked, form, model, api_key, now)
     session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
+    session.reserved_tokens = wanted.tokens
     request = orders.request_of(session, hops, form.path, body, deadline_s, now)
     with transaction.atomic():
+        told = metering.admit(api_key, wanted, now)
         session.save()
         epochs.write_hops(session, hops)
     news.begin(session.pk)
@@ -97,6 +103,7 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
         includes_usage=asked.includes_usage,
         has_trace=asked.wants_trace,
         has_logprobs=asked.wanted_logprobs is not None,
+        headers=told,
     )
     answer = completion.new_answer({node.peer_id: node.name for node, _ in hops})
     head = RouteHead.of(hops)
@@ -104,27 +111,36 @@ def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | 
 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
-    """Writes how it ended."""
+    """Writes how it ended, and what was used."""
     news.end(chat.session_pk)
-    answer = chat.answer
-    ChatSession.objects.filter(pk=chat.session_pk).update(
-        state=outcome.state,
-        ended=now,
-        finish_reason=answer.finish_reason or "",
-        prompt_tokens=answer.prompt_tokens if answer.report or answer.prompt_ids else None,
-        completion_tokens=answer.completion_tokens,
-        drafted_tokens=sum(hop.drafted for hop in answer.report.hops) if answer.report else None,
-        accepted_tokens=sum(hop.accepted for hop in answer.report.hops) if answer.report else None,
-        ttft_ms=outcome.ttft_ms,
-        error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
-        error_message=outcome.error_message[:2000],
-    )
+    answer, end = chat.answer, _end_of(chat.answer, outcome, now)
+    with transaction.atomic():
+        for session in usage.lock(ChatSession.objects.filter(completion_id=answer.completion.completion_id)):
+            if session.pk == chat.session_pk:
+                usage.count_end(session, end)
+        ChatSession.objects.filter(pk=chat.session_pk).update(**end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk, now)
     if answer.report:
         write_report(chat.session_pk, answer.report)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+
+
+def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    """What its row then says."""
+    return {
+        "state": outcome.state,
+        "ended": now,
+        "finish_reason": answer.finish_reason or "",
+        "prompt_tokens": answer.prompt_tokens if answer.report or answer.prompt_ids else None,
+        "completion_tokens": answer.completion_tokens,
+        "drafted_tokens": sum(hop.drafted for hop in answer.report.hops) if answer.report else None,
+        "accepted_tokens": sum(hop.accepted for hop in answer.report.hops) if answer.report else None,
+        "ttft_ms": outcome.ttft_ms,
+        "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
+        "error_message": outcome.error_message[:2000],
+    }
 
 
 def write_report(session_pk: int, report: Report) -> None:
@@ -158,11 +174,14 @@ def names_on_routes(session_pk: int) -> dict[str, str]:
     return dict(hops.values_list("node__peer_id", "node_name"))
 
 
-def find_model(name: str) -> LanguageModel:
-    """Raises ApiError 404."""
-    model = None if "\0" in name else LanguageModel.objects.filter(name=name).first()  # PostgreSQL refuses NUL
+def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
+    """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
+    models = LanguageModel.objects.for_key(api_key)
+    model = None if "\0" in name else models.filter(name=name).first()  # PostgreSQL refuses NUL
     if model is None:
-        message = f"The model '{name[:100]}' does not exist here. GET /v1/models lists those that do."
+        is_scoped = api_key is not None and api_key.allowed_models.exists()
+        nor = ", or this API key may not ask it" if is_scoped else ""
+        message = f"The model '{name[:100]}' does not exist here{nor}. GET /v1/models lists those that can be asked."
         raise ApiError(404, message, code="model_not_found", param="model")
     return model
 

@@ -42,11 +42,12 @@ async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseB
         events = proxy.proxy_chat(chat)
         if not is_streamed:
             give_thread_back()
-            return JsonResponse(await proxy.whole(chat, events))
+            return JsonResponse(await proxy.whole(chat, events), headers=chat.answer.completion.headers)
         await anext(events)  # the head's consent: what it refuses gets a status of its own
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
+    headers |= chat.answer.completion.headers
     content = _without_thread(proxy.streamed(chat, events))
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 

@@ -7,11 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+MAX_CHOICES = 4
 MAX_STOPS = 4
 MAX_STOP_CHARS = 1000
 MAX_BIASES = 300
 MAX_BIAS = 100
 MAX_TOP_LOGPROBS = 20  # of a chat; a completion's logprobs are at most 5, as OpenAI has it
+MAX_USER_CHARS = 512  # as its column
+MAX_SAFETY_CHARS = 128  # as OpenAI has it
 INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -37,9 +40,21 @@ def one_prompt(value: Any) -> Any:
 
 
 def is_text(value: str) -> str:
-    """Not empty, and such that it can be sent on: half a surrogate pair has no UTF-8."""
+    """Not empty, and such that it can be sent on."""
     if not value:
         raise ValueError("must not be empty")
+    return is_writable(value)
+
+
+def is_name(value: str) -> str:
+    """Fit for a database: PostgreSQL refuses NUL."""
+    if "\0" in value:
+        raise ValueError("holds a NUL character")
+    return is_writable(value)
+
+
+def is_writable(value: str) -> str:
+    """Half a surrogate pair has no UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -62,11 +77,13 @@ def bias_table(value: Any) -> Any:
     return {str(int(key)): float(bias) for key, bias in value.items()}
 
 
+Choices = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MAX_CHOICES)]
 Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(whole), Field(ge=INT64[0], le=INT64[1])]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Biases = Annotated[dict[str, float], BeforeValidator(bias_table)]
 Text = Annotated[str, AfterValidator(is_text)]
+Name = Annotated[str, AfterValidator(is_name)]
 
 
 class Strict(BaseModel):

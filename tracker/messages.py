@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 
 from tracker.fields import Strict, Text
+from tracker.parameters import MESSAGE, PART, honoured_only
 
 
 def _joined(value: Any) -> Any:
@@ -24,3 +25,17 @@ class Part(Strict):
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[Text, BeforeValidator(_joined)]
+
+
+def honoured_message(index: int, message: Any) -> Any:
+    """The message, and the parts of its content, with what is honoured. Raises ApiError 400."""
+    if not isinstance(message, dict):
+        return message
+    within = f"messages[{index}]."
+    fields, content = honoured_only(message, MESSAGE, within), message.get("content")
+    if isinstance(content, list):
+        fields["content"] = [
+            honoured_only(part, PART, f"{within}content[{number}].") if isinstance(part, dict) else part
+            for number, part in enumerate(content)
+        ]
+    return fields

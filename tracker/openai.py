@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from tracker.errors import ApiError
-from tracker.fields import MAX_TOP_LOGPROBS, Biases, Penalty, Seed, Strict, Text, Tokens, one_prompt, stop_list, whole
-from tracker.messages import Message
-from tracker.parameters import CHAT, COMPLETION, honoured_only, plain_message, shown
+from tracker.fields import (
+    MAX_SAFETY_CHARS,
+    MAX_TOP_LOGPROBS,
+    MAX_USER_CHARS,
+    Biases,
+    Choices,
+    Name,
+    Penalty,
+    Seed,
+    Strict,
+    Text,
+    Tokens,
+    one_prompt,
+    stop_list,
+    whole,
+)
+from tracker.messages import Message, honoured_message
+from tracker.parameters import CHAT, COMPLETION, STREAM_OPTIONS, Table, honoured_only, shown
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
 
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None  # padding against the guessing of lengths: not built
 
 
 class Extras(Strict):
@@ -33,6 +47,7 @@ class Extras(Strict):
 
 class _Sampled(Strict):
     model: Annotated[Text, Field(max_length=200)]
+    n: Choices | None = None
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -43,6 +58,7 @@ class _Sampled(Strict):
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    user: Annotated[Name, Field(max_length=MAX_USER_CHARS)] | None = None
     meshnet: Extras | None = None
 
     @model_validator(mode="after")
@@ -50,6 +66,15 @@ class _Sampled(Strict):
         if self.stream_options and not self.stream:
             raise ValueError("stream_options: only with stream: true")
         return self
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def wanted_user(self) -> str:
+        """Whom the client asks for."""
+        return self.user or ""
 
     @property
     def includes_usage(self) -> bool:
@@ -92,6 +117,7 @@ class ChatRequest(_Sampled):
     max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, BeforeValidator(whole), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    safety_identifier: Annotated[Name, Field(max_length=MAX_SAFETY_CHARS)] | None = None
 
     @model_validator(mode="after")
     def _one_limit(self) -> ChatRequest:
@@ -104,6 +130,16 @@ class ChatRequest(_Sampled):
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: only with logprobs: true")
         return self
+
+    @model_validator(mode="after")
+    def _one_user(self) -> ChatRequest:
+        if self.user is not None and self.safety_identifier is not None:
+            raise ValueError("user: give safety_identifier or user, not both")
+        return self
+
+    @property
+    def wanted_user(self) -> str:
+        return self.safety_identifier or self.user or ""
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -138,17 +174,24 @@ class CompletionRequest(_Sampled):
 
 def read_chat(body: bytes) -> ChatRequest:
     """Raises ApiError 400, with `param` wherever one is to blame."""
-    fields = honoured_only(_object(body), CHAT)
+    fields = _honoured(body, CHAT)
     messages = fields.get("messages")
     if isinstance(messages, list):
-        fields["messages"] = [plain_message(index, message) for index, message in enumerate(messages)]
+        fields["messages"] = [honoured_message(index, message) for index, message in enumerate(messages)]
     return _checked(ChatRequest.model_validate, fields)
 
 
 def read_completion(body: bytes) -> CompletionRequest:
     """Raises ApiError 400, with `param` wherever one is to blame."""
-    fields = honoured_only(_object(body), COMPLETION)
-    return _checked(CompletionRequest.model_validate, fields)
+    return _checked(CompletionRequest.model_validate, _honoured(body, COMPLETION))
+
+
+def _honoured(body: bytes, table: Table) -> dict[str, Any]:
+    fields = honoured_only(_object(body), table)
+    options = fields.get("stream_options")
+    if isinstance(options, dict):
+        fields["stream_options"] = honoured_only(options, STREAM_OPTIONS, "stream_options.")
+    return fields
 
 
 def _object(body: bytes) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from tracker.openai import read_chat
 
 def begin_chat(*, key: ApiKey | None = None, at: datetime | None = None, **fields: Any) -> Chat:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, key, at or timezone.now())
+    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, key, at or timezone.now())
+    return chat
 
 
 def begin_session(**fields: Any) -> ChatSession:

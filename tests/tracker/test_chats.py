@@ -138,7 +138,7 @@ def test_limits_are_clamped_to_the_context(
 
 def test_a_completion_goes_to_its_own_path_with_its_prompt(pair: tuple[Node, Node]) -> None:
     wanted = read_completion(b'{"model": "tiny", "prompt": "Once"}')
-    chat = chats.begin(wanted, answers.COMPLETION, None, timezone.now())
+    [chat] = chats.begin(wanted, answers.COMPLETION, None, timezone.now())
     assert chat.request.path == "/v1/completions"
     assert (asked(chat)["prompt"], asked(chat)["max_tokens"]) == ("Once", 16)
     assert chat.answer.completion.completion_id.startswith("cmpl-")

@@ -86,13 +86,13 @@ class Mesh:
         try:
             body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": is_streamed} | fields
             asked = read_chat(json.dumps(body).encode())
-            chat = await sync_to_async(chats.begin)(asked, answers.CHAT, None, timezone.now())
+            [chat] = await sync_to_async(chats.begin)(asked, answers.CHAT, None, timezone.now())
             await sync_to_async(self.before_asking)()
             events = proxy.proxy_chat(chat)
             if not is_streamed:
-                return await proxy.whole(chat, events)
+                return await proxy.whole(chat.answer.completion, events)
             await anext(events)
-            text = b"".join([part async for part in proxy.streamed(chat, events)]).decode()
+            text = b"".join([part async for part in proxy.streamed(chat.answer.completion, events)]).decode()
         finally:
             for socket in [*sockets.values(), tail]:
                 socket.leave()
@@ -244,6 +244,7 @@ def test_what_a_head_had_done_before_it_failed_is_kept(mesh: Mesh) -> None:
     session = ChatSession.objects.get()
     assert text_of(chunks) == "Hello world"
     assert [hop.steps for hop in session.hops.filter(position=0)] == [3, None]
+    assert [hop.tokens for hop in session.hops.filter(epoch=0)] == [5, 5], "what the client had went through them"
     assert session.completion_tokens == len(WORDS)
 
 

@@ -42,7 +42,7 @@ def begin(nodes: list[Node]) -> Begin:
 
     def make(head: FakeHead, *, deadline_s: float = 30.0, **fields: Any) -> Chat:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-        chat = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+        [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
         return replace(chat, call=head, deadline_s=deadline_s)
 
     return make
@@ -57,7 +57,7 @@ async def stream(chat: Chat) -> list[Any]:
     """The events a streaming client gets, as JSON, comments and [DONE] as they are."""
     events = proxy.proxy_chat(chat)
     await anext(events)
-    text = b"".join([part async for part in proxy.streamed(chat, events)]).decode()
+    text = b"".join([part async for part in proxy.streamed(chat.answer.completion, events)]).decode()
     return [
         json.loads(one[6:]) if one.startswith("data: {") else one for one in text.removesuffix("\n\n").split("\n\n")
     ]
@@ -65,7 +65,7 @@ async def stream(chat: Chat) -> list[Any]:
 
 @async_to_sync
 async def whole(chat: Chat) -> dict[str, Any]:
-    return await proxy.whole(chat, proxy.proxy_chat(chat))
+    return await proxy.whole(chat.answer.completion, proxy.proxy_chat(chat))
 
 
 def test_a_stream_is_openais_with_nothing_of_the_nodes_in_it(begin: Begin) -> None:
@@ -137,7 +137,7 @@ def test_a_chats_log_probabilities_are_those_of_its_tokens(begin: Begin) -> None
 def test_a_completions_log_probabilities_are_four_lists(nodes: list[Node]) -> None:
     body = json.dumps({"model": "tiny", "prompt": "a", "logprobs": 1}).encode()
     for is_streamed in (True, False):
-        chat = chats.begin(read_completion(body), answers.COMPLETION, None, timezone.now())
+        [chat] = chats.begin(read_completion(body), answers.COMPLETION, None, timezone.now())
         chat = replace(chat, call=FakeHead(SPELLED))
         parts = [one["choices"][0]["logprobs"] for one in stream(chat)[:2]] if is_streamed else []
         found = parts[0] if is_streamed else whole(chat)["choices"][0]["logprobs"]
@@ -329,9 +329,9 @@ async def leave_while_it_waits(chat: Chat, head: FakeHead, is_streamed: bool) ->
     async def client() -> None:
         events = proxy.proxy_chat(chat)
         if not is_streamed:
-            await proxy.whole(chat, events)
+            await proxy.whole(chat.answer.completion, events)
         await anext(events)
-        async for _ in proxy.streamed(chat, events):
+        async for _ in proxy.streamed(chat.answer.completion, events):
             got_some.set()
 
     got_some = asyncio.Event()
@@ -366,7 +366,7 @@ def test_a_stream_that_is_closed_between_two_parts_closes_the_call(begin: Begin)
     async def take_one() -> None:
         events = proxy.proxy_chat(chat)
         await anext(events)
-        parts = proxy.streamed(chat, events)
+        parts = proxy.streamed(chat.answer.completion, events)
         await anext(parts)
         await parts.aclose()  # type: ignore[attr-defined]
 
@@ -383,7 +383,7 @@ def test_a_stream_that_nobody_began_to_read_is_recorded_too(begin: Begin) -> Non
     async def drop_it() -> None:
         events = proxy.proxy_chat(chat)
         await anext(events)
-        parts = proxy.streamed(chat, events)
+        parts = proxy.streamed(chat.answer.completion, events)
         del events, parts
         while not head.is_closed:
             await asyncio.sleep(0)
@@ -399,6 +399,6 @@ def test_the_first_thing_said_is_that_the_head_has_agreed(begin: Begin) -> None:
 
     @async_to_sync
     async def collect() -> list[Event]:
-        return [event async for event in proxy.proxy_chat(chat)]
+        return [event async for _, event in proxy.proxy_chat(chat)]
 
     assert collect()[0] == Keepalive()

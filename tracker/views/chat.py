@@ -38,37 +38,39 @@ async def completions(request: HttpRequest) -> HttpResponseBase:
 async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseBase:
     try:
         require_method(request, "POST")
-        chat, is_streamed = await _begin(request, read, form)
-        events = proxy.proxy_chat(chat)
+        begun, is_streamed = await _begin(request, read, form)
+        completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
         if not is_streamed:
             give_thread_back()
-            return JsonResponse(await proxy.whole(chat, events), headers=chat.answer.completion.headers)
-        await anext(events)  # the head's consent: what it refuses gets a status of its own
+            return JsonResponse(await proxy.whole(completion, events), headers=completion.headers)
+        await anext(events)  # the heads' consent: what one refuses gets a status of its own
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
-    headers |= chat.answer.completion.headers
-    content = _without_thread(proxy.streamed(chat, events))
+    headers |= completion.headers
+    content = _without_thread(proxy.streamed(completion, events))
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 
 
-async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
-    """The chat and whether it is streamed. Where its rows are written by the time the client leaves, they are ended."""
+async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
+    """The chats and whether they are streamed. Where their rows are written by the time the client leaves, they are
+    ended."""
     beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, read, form))
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
         with contextlib.suppress(ApiError):
-            chat, _ = await beginning
-            await proxy.abandon(chat)
+            begun, _ = await beginning
+            await proxy.abandon(begun)
         raise
 
 
-def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
+def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
     try:
         api_key = authenticate_api_key(request)
         asked = read(read_body(request, MAX_BODY_BYTES))
-        return chats.begin(asked, form, api_key, timezone.now()), bool(asked.stream)
+        request_id = getattr(request, "request_id", "")
+        return chats.begin(asked, form, api_key, timezone.now(), request_id), bool(asked.stream)
     finally:
         close_old_connections()  # a chat is long: its thread and its connection go back now
 

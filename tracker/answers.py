@@ -178,6 +178,7 @@ class Completion:
     includes_usage: bool = False
     has_trace: bool = False
     has_logprobs: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the response: what is left of the key's limits
     answers: list[Answer] = field(default_factory=list)
     failure: ApiError | None = None  # of the first choice that failed: the others end with it
 

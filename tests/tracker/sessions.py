@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 
 from tracker import answers, chats
 from tracker.chats import Chat
-from tracker.models import ChatSession
+from tracker.models import ApiKey, ChatSession
 from tracker.openai import read_chat
 
 
-def begin_chat(**fields: Any) -> Chat:
+def begin_chat(*, key: ApiKey | None = None, at: datetime | None = None, **fields: Any) -> Chat:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, key, at or timezone.now())
     return chat
 
 

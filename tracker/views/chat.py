@@ -47,12 +47,13 @@ async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseB
             give_thread_back()
             whole = await proxy.whole(completion, events)
             timings.end("answer")
-            return JsonResponse(whole)
+            return JsonResponse(whole, headers=completion.headers)
         await anext(events)  # the heads' consent: what one refuses gets a status of its own
         timings.end("head")
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
+    headers |= completion.headers
     content = _without_thread(proxy.streamed(completion, events))
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from tracker.errors import ApiError
 from tracker.fields import Strict, is_writable
@@ -19,12 +19,15 @@ def _joined(value: Any) -> Any:
     """Content given as a list of text parts is their text, one after the other."""
     if not isinstance(value, list):
         return value
-    return "".join(Part.model_validate(part).text for part in value)
+    return "".join(part.text for part in _PARTS.validate_python(value))
 
 
 class Part(Strict):
     type: Literal["text"]
     text: str
+
+
+_PARTS = TypeAdapter(list[Part])  # its errors say which part
 
 
 class CalledFunction(Strict):

@@ -127,8 +127,13 @@ PART = _table(
     _refused("prompt_cache_breakpoint", "prompts aren't kept from one request to the next"),
 )
 
-# What other servers of this API take beside OpenAI's, and this one in an object of its own.
-EXTRAS = frozenset({"top_k", "min_p", "repetition_penalty"})
+MESHNET = _table(
+    _honoured("trace", "true: token ids, their positions and the nodes of the route beside the text"),
+    _honoured("top_k", "0 or more: only so many of the most probable tokens; 0: all"),
+    _honoured("min_p", "0 to 1: only tokens at least this share as probable as the most probable one"),
+    _honoured("repetition_penalty", "over 0, up to 10: makes tokens of prompt and answer less probable; below 1, more"),
+    _honoured("deadline_s", "0.1 or more: seconds for the whole answer; at most, and if absent, what the site gives"),
+)
 
 
 def honoured_only(fields: Mapping[str, Any], table: Table, within: str = "") -> dict[str, Any]:
@@ -136,7 +141,7 @@ def honoured_only(fields: Mapping[str, Any], table: Table, within: str = "") -> 
     for name, value in fields.items():
         param = within + shown(name)
         if name not in table:
-            hint = f" Send it as meshnet.{name}." if name in EXTRAS and not within else ""
+            hint = f" Send it as meshnet.{name}." if name in MESHNET and not within else ""
             raise ApiError(400, f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
         row = table[name]
         if not row.is_honoured and value is not None and not _is_one_of(value, row.neutral):

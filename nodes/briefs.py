@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
 from nodes.forms import Form
-from nodes.grammar import GrammarError, Grammars, digest_of
+from nodes.grammar import Grammar, GrammarError, Grammars
 from nodes.resume import PARAM as RESUME
 from nodes.resume import ResumeError
 from nodes.sampling import Sampling
@@ -26,7 +26,7 @@ class Brief:
     prompt_ids: list[int]
     max_tokens: int  # of the whole answer
     sampling: Sampling
-    grammar: str | None = None  # that the answer must keep to
+    grammar: Grammar | None = None  # what the answer is held to; the sampling names it, and where the prompt ends
 
     @property
     def known_ids(self) -> list[int]:
@@ -42,7 +42,7 @@ class Brief:
         tokenizer: Tokenizer,
         vocab_size: int,
         context_length: int,
-        grammars: Grammars,
+        grammars: Grammars | None,
     ) -> Brief:
         """Raises CompletionError 400 naming the parameter."""
         request = CompletionRequest.read(path, body, ticket.seed)
@@ -79,30 +79,39 @@ def _max_tokens(request: CompletionRequest, num_prompt: int, allowed: int, conte
     return min(request.max_tokens or DEFAULT_MAX_TOKENS, allowed, room)
 
 
-def _grammar(form: Form, tokenizer: Tokenizer, grammars: Grammars) -> str | None:
-    """Of each schema is said what is wrong with it before all of them are put together."""
-    param = "response_format"
+def _grammar(form: Form, tokenizer: Tokenizer, grammars: Grammars | None) -> Grammar | None:
+    """Of the form that the answer must have, compiled."""
     try:
         text = form.grammar(tokenizer.markup, tokenizer.split)
-        for param, part in form.parts():
-            grammars.check(part)
-        if text is not None:
-            param = "tools" if form.tools else param
-            grammars.check(text)
+        return None if text is None else _compiled(text, form, grammars)
     except FormError as error:
         raise CompletionError(400, Code.BAD_REQUEST, str(error), error.param) from None
+
+
+def _compiled(text: str, form: Form, grammars: Grammars | None) -> Grammar:
+    """Raises FormError, which names the schema that is to blame if one is."""
+    param = "tools" if form.tools else "response_format"
+    if grammars is None:
+        raise FormError("can't be had: the model's tokenizer can't be used to hold answers to a form", param)
+    try:
+        return grammars.check(text)
     except GrammarError as error:
-        raise CompletionError(400, Code.BAD_REQUEST, f"{param}: {reason_of(str(error))}", param) from None
-    return text
+        whole = FormError(f"can't be kept to: {reason_of(str(error))}", param)
+    for param, part in form.parts():
+        try:
+            grammars.check(part)
+        except GrammarError as error:
+            raise FormError(f"can't be kept to: {reason_of(str(error))}", param) from None
+    raise whole
 
 
-def _placed(sampling: Sampling, num_prompt: int, vocab_size: int, grammar: str | None) -> Sampling:
+def _placed(sampling: Sampling, num_prompt: int, vocab_size: int, grammar: Grammar | None) -> Sampling:
     """With the prompt's length, where that matters, and the grammar's digest."""
     strange = [token_id for token_id, _ in sampling.logit_bias if token_id >= vocab_size]
     if strange:
         message = f"logit_bias names token {strange[0]}; the model's are 0 to {vocab_size - 1}"
         raise CompletionError(400, Code.BAD_REQUEST, message, "logit_bias")
     if grammar is not None:
-        return replace(sampling, prompt_tokens=num_prompt, grammar=digest_of(grammar))
+        return replace(sampling, prompt_tokens=num_prompt, grammar=grammar.digest)
     counts_answer = sampling.frequency_penalty or sampling.presence_penalty
     return replace(sampling, prompt_tokens=num_prompt) if counts_answer else sampling

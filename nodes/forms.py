@@ -79,8 +79,7 @@ def _of_calls(form: Form, tools: Tools, markup: Markup, split: Split) -> str:
         message = "can't ask for JSON while tools may be called: this model writes its calls as JSON, too"
         raise FormError(message, "response_format")
     opening, *rest = split(markup.begin) or [""]
-    more = markup.most_calls - 1 if tools.may_call_several else 0
-    calls = f"{_parts(rest)} call ({_parts(split(markup.between))} call){{0,{more}}} {_parts(split(markup.end))}"
+    calls = f"{_parts(rest)} {_several(tools, markup, split)} {_parts(split(markup.end))}"
     rules = [f"call: {' | '.join(f'call_{number}' for number in range(len(tools.functions)))}"]
     rules += [f"call_{number}: {_call(one, markup)}" for number, one in enumerate(tools.functions)]
     if tools.must_call:
@@ -89,6 +88,11 @@ def _of_calls(form: Form, tools: Tools, markup: Markup, split: Split) -> str:
         body = f"body: {_json(form.schema, form.schema_param)}"
         return _lines(f"start: body | {_parts([opening])} {calls}", body, *rules)
     return _lines(*_after_text(opening, calls), *rules)
+
+
+def _several(tools: Tools, markup: Markup, split: Split) -> str:
+    more = markup.most_calls - 1 if tools.may_call_several else 0
+    return f"call ({_parts(split(markup.between))} call){{0,{more}}}" if more else "call"
 
 
 def _after_text(opening: str | int, calls: str) -> list[str]:

@@ -23,6 +23,7 @@ MAX_CALLS = 32  # in one answer: a small model that has begun to call doesn't al
 _TEXT = "\u00a7plain\u00a7"  # an answer without calls
 _NAMES = ("first_function", "second_function")
 _CALL = r'\{\s*"name":\s*"%s",\s*"(\w+)":\s*\{\s*"place":\s*"Oslo"\s*\}(?:\s*,\s*"id":\s*"[^"]*")?\s*\}'
+_TORN = re.compile(r"[<\[][^<>\[\]\s]*\Z")  # at the end of what two texts have in common: the beginning of a mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ def _around_one(written: str, plain: str, special: Collection[str]) -> Markup | 
     """From two conversations that are the same but for their last answers, and perhaps what ends them."""
     tokens = re.compile("|".join(map(re.escape, special)) or r"(?!)")
     start = _num_same(written, plain)
+    torn = _TORN.search(written[:start])
+    start = torn.start() if torn else start
     start = next((at.start() for at in tokens.finditer(written) if at.start() < start < at.end()), start)
     found = re.compile(_CALL % _NAMES[0]).search(written, start)
     if found is None:

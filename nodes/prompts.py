@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,8 +44,8 @@ class ChatTemplateMissing(PromptError):
 class ChatTemplate:
     """The template of a tokenizer of transformers."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, eos_ids: Collection[int]) -> None:
+        self._tokenizer, self._eos_ids = tokenizer, eos_ids
 
     @property
     def markup(self) -> Markup:
@@ -106,12 +106,16 @@ class ChatTemplate:
     @cached_property
     def _found(self) -> tuple[Markup | None, bool]:
         """(the markup of the template's own, whether it takes but short ids of calls)"""
-        special = [str(token) for token in self._tokenizer.added_tokens_decoder.values() if token.special]
+        added = self._tokenizer.added_tokens_decoder
+        special = {str(token): token_id for token_id, token in added.items() if token.special}
+        ends = [text for text, token_id in special.items() if token_id in self._eos_ids]
         for ids in (_LONG_IDS, _SHORT_IDS) if self._is_there() else ():
             try:
-                return learned(self._render, special, ids), ids is _SHORT_IDS
+                markup = learned(self._render, special, ids)
             except _TEMPLATE_ERRORS:
                 continue
+            is_sayable = markup and not any(end in markup.begin + markup.between for end in ends)
+            return markup if is_sayable else None, ids is _SHORT_IDS
         return None, False
 
     @property

@@ -71,6 +71,13 @@ def json_grammar(kept: Any) -> str:
     return f"%json {text}"
 
 
+def reason_of(error: str) -> str:
+    """What the library says of a schema, in words of who wrote it."""
+    if "oneOf constraints" in error:
+        return "its oneOf has choices that may hold at once, which can't be ruled out; write anyOf"
+    return error.removeprefix("failed to compile JSON schema: ").replace("Unimplemented keys", "unsupported keywords")
+
+
 def _kept(schema: Any, place: str, depth: int) -> Any:
     if isinstance(schema, bool):
         return schema
@@ -93,7 +100,7 @@ def _kept_keywords(schema: dict[str, Any], place: str, depth: int) -> Iterator[t
         elif name in _NAMED:
             yield name, {key: _kept(one, f"{inner}.{key}", depth) for key, one in _object(value, inner).items()}
         elif name not in _SAYS_NOTHING and not name.startswith("x-") and _CHANGES_NOTHING.get(name) is not value:
-            raise SchemaError(f"{name!r} isn't supported{_HINTS.get(name, '; leave it out')}", place)
+            raise SchemaError(f"isn't supported{_HINTS.get(name, '; leave it out')}", inner)
 
 
 def _list(value: Any, place: str) -> list[Any]:

@@ -26,7 +26,7 @@ class Tokenizer:
 
     def __init__(self, tokenizer: Any, eos_ids: Collection[int]) -> None:
         self._tokenizer, self.eos_ids = tokenizer, frozenset(eos_ids)
-        self._chat_template = ChatTemplate(tokenizer)
+        self._chat_template = ChatTemplate(tokenizer, self.eos_ids)
 
     @classmethod
     def load(cls, folder: ModelFolder | Path, instead: Path | None = None) -> Tokenizer:

@@ -29,7 +29,6 @@ from nodes.text import Tokenizer
 MAX_GRAMMAR_BYTES = 64 * 1024  # of a text: what bounds the seconds that compiling takes
 MAX_GRAMMARS = 16  # compiled ones that a node keeps, the latest used
 MAX_MESSAGE = 300  # characters of what a user is told
-DIGEST = re.compile(r"[0-9a-f]{32}")
 
 # Of one grammar: some 20 MB, some 50 ms for a token at worst. What a model may say has 250,000 and 50,000 items by
 # llguidance's own limits, which are 110 MB and seconds, on the thread that all sessions wait for.

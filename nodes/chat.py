@@ -211,11 +211,11 @@ class Chat:
         self._stream.finish(summary, {"error": error.body(), "meshnet": {}})
 
     def _summary(self) -> dict[str, Any]:
-        hops = self._pipeline.hop_table() if self._pipeline else []
+        hops, left = (self._pipeline.hop_table(), self._pipeline.left_table()) if self._pipeline else ([], [])
         usage = {"usage": self._writer.usage()} if self._writer else {}
         failovers = [self._replay.as_dict()] if self._replay else []
         failovers += [one.as_dict() for one in self._failover.switched] if self._failover else []
-        told = {"failovers": failovers} if failovers else {}
+        told = {name: rows for name, rows in (("left", left), ("failovers", failovers)) if rows}
         return {"meshnet": {"done": True, **usage, "hops": hops, **told}}
 
     def _look_for_cancel(self, answer: Future[Answer]) -> None:

@@ -140,7 +140,7 @@ class Chat:
     def _generate(self) -> None:
         order, head = self.order, self._head
         facts = head.tokenizer, head.vocab_size, head.context_length
-        brief = Brief.read(order.path, order.body, order.ticket, *facts)
+        brief = Brief.read(order.path, order.body, order.ticket, *facts, head.grammars)
         chunk_tokens = self._chunk_tokens(brief)
         self._pipeline = self._new_pipeline(brief)
         self._writer = writer = Writer(brief.request, brief.prompt_ids, head.tokenizer, brief.max_tokens)

@@ -15,8 +15,18 @@ from django.utils import timezone
 
 from relay import presence
 from relay.auth import forget
-from tracker import accusations, epochs
-from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, Shard
+from tracker import accusations, contributions, epochs
+from tracker.models import (
+    ApiKey,
+    ChatSession,
+    Contribution,
+    Failover,
+    JoinToken,
+    LanguageModel,
+    Node,
+    SessionHop,
+    Shard,
+)
 from tracker.models.keys import CredentialRow
 from tracker.words import layers_in_words
 
@@ -207,7 +217,18 @@ class LanguageModelAdmin(ModelAdmin):
 
 class SessionHopInline(ReadOnly, TabularInline):
     model = SessionHop
-    fields = ("epoch", "position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    fields = (
+        "epoch",
+        "position",
+        "node_name",
+        "layers",
+        "path",
+        "steps",
+        "tokens",
+        "ms_per_token",
+        "compute_ms",
+        "queue_ms",
+    )
     readonly_fields = fields
     can_delete = False
 
@@ -263,3 +284,22 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:
         return session.state_at(timezone.now())
+
+
+@admin.register(Contribution)
+class ContributionAdmin(ReadOnly, ModelAdmin):
+    """Above the rows stand the sums of those that the filters leave, by owner and by node."""
+
+    list_display = ("day", "node_name", "owner_label", "model_name", "sessions", "tokens", "token_layers")
+    list_filter = (("day", admin.DateFieldListFilter), "model_name", "owner_label", "node_name")
+    date_hierarchy = "day"
+    search_fields = ("node_name", "owner_label", "model_name")
+    list_per_page = 100
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        page = super().changelist_view(request, extra_context)
+        told = getattr(page, "context_data", None) or {}  # without rows to show where it leads elsewhere
+        if "cl" in told:
+            rows, by = told["cl"].queryset, {"owner": "owner_label", "node": "node_name"}
+            told["totals"] = {who: contributions.totals(rows, field) for who, field in by.items()}
+        return page

@@ -9,7 +9,7 @@ from typing import Any
 
 from tracker import calls, callshapes, logprobs
 from tracker.calls import CallReader, Markup
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Report
 from tracker.logprobs import TokenLogprobs
 
@@ -178,6 +178,7 @@ class Completion:
     includes_usage: bool = False
     has_trace: bool = False
     has_logprobs: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the response: what is left of the key's limits
     answers: list[Answer] = field(default_factory=list)
     failure: ApiError | None = None  # of the first choice that failed: the others end with it
 
@@ -223,4 +224,4 @@ def event(fields: Mapping[str, Any]) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    return event(error.as_openai())
+    return event(told(error).as_openai())

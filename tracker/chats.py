@@ -19,11 +19,12 @@ from django.db import transaction
 from django.db.models import F
 
 from relay import wire
-from tracker import accusations, contributions, epochs, news, orders
+from tracker import accusations, contributions, epochs, metering, news, orders, usage
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.heads import HeadCall
+from tracker.limits import Wanted
 from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
@@ -73,7 +74,7 @@ class Outcome:
 
     state: str = ChatSession.State.FAILED
     ttft_ms: float | None = None
-    error_code: str = "internal"
+    error_code: str = "internal_error"
     error_message: str = ""
 
 
@@ -81,12 +82,15 @@ def begin(
     asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime, request_id: str = ""
 ) -> list[Chat]:
     """Finds the routes, signs the tickets, writes the rows: a chat for each choice. Raises ApiError."""
-    model = find_model(asked.model)
+    model = find_model(asked.model, api_key)
     deadline_s = _deadline_s(asked.wanted_deadline_s)
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
     seeds = seeds_of(asked.seed, asked.num_choices)
     bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
-    routes = epochs.routes_of(model, now, len(seeds), need_tokens=limit + len(bodies[0]) // BYTES_PER_TOKEN)
+    prompt_tokens = len(bodies[0]) // BYTES_PER_TOKEN
+    wanted = Wanted(prompt_tokens, answer_tokens=len(seeds) * limit)
+    metering.check(api_key, wanted, now)
+    routes = epochs.routes_of(model, now, len(seeds), need_tokens=prompt_tokens + limit)
     completion = _completion(asked, form, model.name, now)
     common = _session_fields(asked, now) | {
         "completion_id": completion.completion_id,
@@ -97,14 +101,19 @@ def begin(
         "deadline": now + timedelta(seconds=deadline_s),
     }
     sessions = [
-        ChatSession(session_id=secrets.token_hex(16), choice=choice, seed=seed, **common)
+        ChatSession(session_id=secrets.token_hex(16), choice=choice, seed=seed, reserved_tokens=limit, **common)
         for choice, seed in enumerate(seeds)
     ]
+    sessions[0].reserved_tokens += prompt_tokens
     requests = [
         orders.request_of(session, hops, form.path, body, deadline_s, now)
         for session, hops, body in zip(sessions, routes, bodies, strict=True)
     ]
-    _write(sessions, routes)
+    with transaction.atomic():
+        completion.headers = metering.admit(api_key, wanted, now)
+        _write(sessions, routes)
+    for session in sessions:
+        news.begin(session.pk)
     return [
         _chat(session, hops, request, completion, deadline_s)
         for session, hops, request in zip(sessions, routes, requests, strict=True)
@@ -112,13 +121,10 @@ def begin(
 
 
 def _write(sessions: list[ChatSession], routes: list[Hops]) -> None:
-    """All of their rows, or none."""
-    with transaction.atomic():
-        ChatSession.objects.bulk_create(sessions)
-        hops = map(epochs.hop_rows, sessions, routes)
-        SessionHop.objects.bulk_create(chain.from_iterable(hops))
-    for session in sessions:
-        news.begin(session.pk)
+    """All of their rows, or none: in a transaction."""
+    ChatSession.objects.bulk_create(sessions)
+    hops = map(epochs.hop_rows, sessions, routes)
+    SessionHop.objects.bulk_create(chain.from_iterable(hops))
 
 
 def seeds_of(wanted: int | None, num_choices: int) -> list[int]:
@@ -154,27 +160,37 @@ def _chat(session: ChatSession, hops: Hops, request: wire.Request, completion: C
 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
-    """Writes how it ended."""
+    """Writes how it ended, and what was used."""
     news.end(chat.session_pk)
-    answer = chat.answer
-    ChatSession.objects.filter(pk=chat.session_pk).update(
-        state=outcome.state,
-        ended=now,
-        finish_reason=answer.finish_reason or "",
-        prompt_tokens=answer.prompt_tokens if answer.report or answer.prompt_ids else None,
-        completion_tokens=answer.completion_tokens,
-        drafted_tokens=sum(hop.drafted for hop in answer.report.all_hops) if answer.report else None,
-        accepted_tokens=sum(hop.accepted for hop in answer.report.all_hops) if answer.report else None,
-        ttft_ms=outcome.ttft_ms,
-        error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
-        error_message=outcome.error_message[:2000],
-    )
+    answer, end = chat.answer, _end_of(chat.answer, outcome, now)
+    with transaction.atomic():
+        for session in usage.lock(ChatSession.objects.filter(completion_id=answer.completion.completion_id)):
+            if session.pk == chat.session_pk:
+                usage.count_end(session, end)
+        ChatSession.objects.filter(pk=chat.session_pk).update(**end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk, now)
     write_report(chat.session_pk, answer)
     contributions.count(chat.session_pk, answer, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+
+
+def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    """What its row then says."""
+    hops = answer.report.all_hops if answer.report else None
+    return {
+        "state": outcome.state,
+        "ended": now,
+        "finish_reason": answer.finish_reason or "",
+        "prompt_tokens": answer.prompt_tokens if answer.report or answer.prompt_ids else None,
+        "completion_tokens": answer.completion_tokens,
+        "drafted_tokens": None if hops is None else sum(hop.drafted for hop in hops),
+        "accepted_tokens": None if hops is None else sum(hop.accepted for hop in hops),
+        "ttft_ms": outcome.ttft_ms,
+        "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
+        "error_message": outcome.error_message[:2000],
+    }
 
 
 def write_report(session_pk: int, answer: Answer) -> None:
@@ -212,11 +228,14 @@ def names_on_routes(session_pk: int) -> dict[str, str]:
     return dict(hops.values_list("node__peer_id", "node_name"))
 
 
-def find_model(name: str) -> LanguageModel:
-    """Raises ApiError 404."""
-    model = None if "\0" in name else LanguageModel.objects.filter(name=name).first()  # PostgreSQL refuses NUL
+def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
+    """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
+    models = LanguageModel.objects.for_key(api_key)
+    model = None if "\0" in name else models.filter(name=name).first()  # PostgreSQL refuses NUL
     if model is None:
-        message = f"The model '{name[:100]}' does not exist here. GET /v1/models lists those that do."
+        is_scoped = api_key is not None and api_key.allowed_models.exists()
+        nor = ", or this API key may not ask it" if is_scoped else ""
+        message = f"The model '{name[:100]}' does not exist here{nor}. GET /v1/models lists those that can be asked."
         raise ApiError(404, message, code="model_not_found", param="model")
     return model
 

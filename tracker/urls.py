@@ -1,6 +1,6 @@
 from django.urls import path
 
-from tracker.views import chat, metrics, models, nodes, pages, sessions
+from tracker.views import chat, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
     path("", pages.session_list, name="session-list"),
@@ -18,5 +18,6 @@ urlpatterns = [
     path("v1/completions", chat.completions),
     path("v1/models", models.model_list),
     path("v1/models/<path:name>", models.model_detail),
+    path("v1/usage", usage.usage_of_key),
     path("v1/<path:path>", models.unknown),
 ]

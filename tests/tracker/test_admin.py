@@ -17,7 +17,17 @@ from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import credentials
-from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, TicketKey
+from tracker.models import (
+    ApiKey,
+    ChatSession,
+    Contribution,
+    Failover,
+    JoinToken,
+    LanguageModel,
+    Node,
+    SessionHop,
+    TicketKey,
+)
 from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
@@ -32,6 +42,13 @@ def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: An
         session_id="0123456789abcdef" * 2, completion_id="chatcmpl-1", model=model, seed=1, started=timezone.now()
     )
     SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
+    contributed("node-a", "Ada", 10)
+
+
+def contributed(node_name: str, owner: str, tokens: int, **row: Any) -> None:
+    done = {"sessions": 1, "tokens": tokens, "token_layers": 600 * tokens}
+    day = {"day": timezone.now().date(), "model_name": "tiny"}
+    Contribution.objects.create(node_name=node_name, owner_label=owner, **(day | done | row))
 
 
 def url(model: Any, *parts: Any) -> str:
@@ -263,3 +280,25 @@ def test_fields_explain_themselves(model: Any) -> None:
 def test_a_model_says_whether_its_route_is_complete(operator: Client, make_node: MakeNode) -> None:
     make_node("node-a", 0, 6)
     assert "layers 0–11 have no node online" in operator.get(url(LanguageModel)).content.decode()
+
+
+def test_contributions_are_summed_by_owner_and_by_node_for_the_days_that_are_shown(operator: Client) -> None:
+    contributed("node-a", "Ada", 10)
+    contributed("node-b", "Ada", 5)
+    contributed("node-a", "Ada", 7, day=timezone.now().date() - timedelta(days=400))
+    contributed("node-c", "", 1)
+
+    def sums(query: str = "") -> dict[str, list[Any]]:
+        totals = operator.get(url(Contribution) + query).context["totals"]
+        return {who: [tuple(row.values()) for row in rows] for who, rows in totals.items()}
+
+    assert sums() == {
+        "owner": [("Ada", 3, 22, 13_200), ("", 1, 1, 600)],
+        "node": [("node-a", 2, 17, 10_200), ("node-b", 1, 5, 3_000), ("node-c", 1, 1, 600)],
+    }
+    this_year = sums(f"?day__year={timezone.now().year}")
+    assert this_year["node"][0] == ("node-a", 1, 10, 6_000)
+    assert sums("?owner_label=Ada")["owner"] == [("Ada", 3, 22, 13_200)]
+    page = operator.get(url(Contribution)).content.decode()
+    assert "13200" in page
+    assert "not known" in page

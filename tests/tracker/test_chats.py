@@ -330,4 +330,4 @@ def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Con
 def test_an_end_that_nobody_explained_is_a_failure(pair: tuple[Node, Node]) -> None:
     chats.finish(begin(), Outcome(), timezone.now())
     session = ChatSession.objects.get()
-    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal")
+    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal_error")

@@ -298,12 +298,17 @@ def test_a_head_that_is_being_drained_is_left_without_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("bad_request", 400), ("context_length_exceeded", 400), ("rate_limited", 429), ("deadline", 504)],
+    ("code", "status", "told"),
+    [
+        ("bad_request", 400, "invalid_value"),
+        ("context_length_exceeded", 400, "context_length_exceeded"),
+        ("rate_limited", 429, "rate_limit_exceeded"),
+        ("deadline", 504, "deadline_exceeded"),
+    ],
 )
 @pytest.mark.parametrize("is_told_in_the_stream", [True, False])
 def test_what_is_the_clients_to_mend_goes_to_no_other_head(
-    mesh: Mesh, code: str, status: int, is_told_in_the_stream: bool
+    mesh: Mesh, code: str, status: int, told: str, is_told_in_the_stream: bool
 ) -> None:
     error = {"error": {"code": code, "message": "no"}}
 
@@ -315,7 +320,7 @@ def test_what_is_the_clients_to_mend_goes_to_no_other_head(
     mesh.first_is(refuses)
     with pytest.raises(ApiError) as refused:
         mesh.chat(is_streamed=False)
-    assert refused.value.code == code
+    assert (refused.value.status, refused.value.code) == (status, told)
     assert len(mesh.asked) == 1
     assert not Failover.objects.exists()
 

@@ -181,6 +181,28 @@ def test_without_being_asked_for_no_log_probabilities_are_told(begin: Begin) -> 
     assert whole(begin(FakeHead(SPELLED)))["choices"][0]["logprobs"] is None
 
 
+def test_calls_in_the_text_are_told_as_calls_and_the_row_says_so(begin: Begin) -> None:
+    markup = {"begin": "<tool_call>", "end": "</tool_call>", "separator": "", "arguments": "arguments"}
+    pieces = ["<tool_", 'call>{"name": "f", "arguments"', ': {"a"', ": 1}}</tool_call>"]
+    told = [said(piece, [number]) for number, piece in enumerate(pieces)]
+    told[0]["meshnet"] |= {"prompt_ids": [1], "calls": markup}
+    head = sse(*told, said("", [9], "stop"), done(), "data: [DONE]")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    first, sign_of_life, begins, *pieces_of_arguments, last, end = stream(begin(FakeHead(head), tools=tools))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert (sign_of_life, end) == (": keepalive", "data: [DONE]")
+    [call] = begins["choices"][0]["delta"]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": ""}
+    found = [chunk["choices"][0]["delta"]["tool_calls"][0]["function"] for chunk in pieces_of_arguments]
+    assert found == [{"arguments": '{"a"'}, {"arguments": ": 1}"}]
+    assert last["choices"][0] == {"index": 0, "logprobs": None, "finish_reason": "tool_calls", "delta": {}}
+    assert row().finish_reason == "tool_calls"
+    ChatSession.objects.all().delete()
+    choice = whole(begin(FakeHead(head), tools=tools))["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    assert choice["finish_reason"] == row().finish_reason == "tool_calls"
+
+
 def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str, Any]:
     times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
     return {"peer_id": node.peer_id, "start_layer": start_layer, "end_layer": end_layer, "path": path} | times
@@ -360,14 +382,15 @@ def test_keepalives_reach_the_client(begin: Begin) -> None:
             "context_length_exceeded",
         ),
         (503, {"code": "busy", "message": "no room"}, 503, "busy"),
-        (403, {"code": "forbidden", "message": "no such ticket"}, 502, "forbidden"),
-        (401, {"code": "unauthorized", "message": "who?"}, 502, "unauthorized"),
+        (403, {"code": "forbidden", "message": "no such ticket"}, 502, "node_failed"),
+        (401, {"code": "unauthorized", "message": "who?"}, 502, "node_failed"),
         (404, {"code": "not_found", "message": "no such peer"}, 502, "node_failed"),
         (502, {"code": "peer_gone", "message": "gone"}, 502, "node_failed"),
-        (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "?"),
-        (302, None, 502, "bad_gateway"),
-        (204, None, 502, "bad_gateway"),
-        (500, None, 500, "internal"),
+        (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "invalid_value"),
+        (400, {"code": "invalid_api_key", "message": "mine"}, 400, "invalid_value"),
+        (302, None, 502, "node_failed"),
+        (204, None, 502, "node_failed"),
+        (500, None, 502, "node_failed"),
     ],
 )
 def test_a_refusal_of_the_head_is_an_error_before_the_stream(
@@ -463,9 +486,9 @@ def test_the_deadline_ends_a_chat_however_busy_its_head_is(begin: Begin) -> None
     head = Busy()
     with pytest.raises(ApiError) as error:
         whole(begin(head, deadline_s=0.2))
-    assert (error.value.status, error.value.code) == (504, "deadline")
+    assert (error.value.status, error.value.code) == (504, "deadline_exceeded")
     assert head.is_closed
-    assert row().error_code == "deadline"
+    assert row().error_code == "deadline_exceeded"
 
 
 @async_to_sync

@@ -109,6 +109,14 @@ class ApiKey(CredentialRow):
     class Meta(CredentialRow.Meta):
         verbose_name = "API key"
 
+    def refusal(self, now: datetime) -> str | None:
+        """Why it opens nothing now, in words; None when it does."""
+        if self.revoked:
+            return "this API key was revoked"
+        if self.expires and self.expires <= now:
+            return f"this API key expired at {self.expires:%Y-%m-%d %H:%M} UTC"
+        return None
+
 
 class TicketKey(models.Model):
     """An Ed25519 key that signs tickets, made by the first migration; TICKET_KEYS takes its place when it is set."""

@@ -15,7 +15,6 @@ from django.db.models.functions import Coalesce
 from tracker import limits
 from tracker.errors import ApiError
 from tracker.limits import (
-    LIMITS,
     MAX_CONCURRENT,
     REQUESTS_PER_MINUTE,
     TOKENS_PER_DAY,
@@ -33,7 +32,7 @@ SOON_S = 2.0  # room that comes when a running request ends: nobody knows when
 
 def check(key: ApiKey | None, wanted: Wanted, now: datetime) -> None:
     """Before anything is done for a request: refuses one that would be refused in the end. Raises ApiError 400, 429."""
-    if key and is_limited(key):
+    if key and key.limits():
         _check(key, wanted, now)
 
 
@@ -42,7 +41,7 @@ def admit(key: ApiKey | None, wanted: Wanted, now: datetime) -> dict[str, str]:
 
     In the transaction that writes the sessions' rows: the key's row stays locked until then. (SQLite has one writer.)
     """
-    if key is None or not is_limited(key):
+    if key is None or not key.limits():
         return {}
     locked = ApiKey.objects.select_for_update(no_key=True).filter(pk=key.pk).first()
     if locked is None:
@@ -51,13 +50,9 @@ def admit(key: ApiKey | None, wanted: Wanted, now: datetime) -> dict[str, str]:
     return limits.headers([one.after(wanted, _full_in_s(one.limit, now)) for one in standings])
 
 
-def is_limited(key: ApiKey) -> bool:
-    return any(getattr(key, limit.name) is not None for limit in LIMITS)
-
-
 def standings(key: ApiKey, now: datetime) -> list[Standing]:
     """Of the limits that the key has."""
-    most = {limit: getattr(key, limit.name) for limit in LIMITS if getattr(key, limit.name) is not None}
+    most = key.limits()
     if not most:
         return []
     window, running = _window(key, now), _running(key, now)

@@ -21,7 +21,7 @@ from relay import headers, wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, PeerSocket, http_server, said, sse, streams
 from tracker.credentials import Credential
-from tracker.models import ApiKey, ChatSession, Node
+from tracker.models import ApiKey, ChatSession, Node, Usage
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -133,6 +133,35 @@ def test_a_revoked_key_is_told_so(ask: Ask) -> None:
     ApiKey.objects.update(revoked=True)
     _, body, _ = ask()
     assert "revoked" in json.loads(body)["error"]["message"]
+
+
+def test_an_expired_key_is_told_so(ask: Ask) -> None:
+    ApiKey.objects.update(expires=timezone.now())
+    response, body, _ = ask()
+    assert (response.status_code, json.loads(body)["error"]["code"]) == (401, "invalid_api_key")
+    assert "expired at" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_left_of_a_keys_limits_is_told_until_nothing_is(ask: Ask, stream: bool) -> None:
+    ApiKey.objects.update(requests_per_minute=1, tokens_per_minute=5000)
+    response, _, _ = ask(ASKED | {"stream": stream})
+    assert (response.status_code, response["x-ratelimit-remaining-requests"]) == (200, "0")
+    assert int(response["x-ratelimit-remaining-tokens"]) < 5000
+    response, body, request = ask(ASKED | {"stream": stream})
+    error = json.loads(body)["error"]
+    assert (response.status_code, error["code"], error["type"]) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert (response["x-ratelimit-remaining-requests"], response["content-type"]) == ("0", "application/json")
+    assert 0 < int(response["Retry-After"]) <= 60
+    assert request is None
+    assert ChatSession.objects.count() == 1
+
+
+def test_each_request_is_in_its_keys_usage(ask: Ask) -> None:
+    ask()
+    ask(reply=lambda request: [wire.Response(request.request_id, 400, {}, b"{}")])
+    usage = Usage.objects.get()
+    assert (usage.api_key, usage.requests, usage.failed) == (ApiKey.objects.get(), 2, 1)
 
 
 def test_a_nodes_key_is_no_api_key(ask: Ask, make_node: MakeNode) -> None:

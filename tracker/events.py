@@ -1,7 +1,8 @@
 """The head's event stream, read: bytes in, typed events out. Pure; whatever a node may send is well-formed after it.
 
 : keepalive                                                         each second in which nothing else comes
-data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?}}
+data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?, "calls"?}}
+                                                                  "calls": the markup that tool calls in the text have
 data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}], "left"?: [{…, "epoch"}], "failovers"?: [{…}]}}
                                                                   once, also before an error where possible
 data: {"error": {"code", "message"}}
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracker import logprobs
+from tracker.calls import Markup
 from tracker.logprobs import TokenLogprobs
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
@@ -44,6 +46,7 @@ class Delta:
     position: int | None = None
     prompt_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    calls: Markup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ def _read_data(data: bytes) -> Iterator[Event]:
         if fields.get("error"):
             yield Failure(_text(fields["error"]["code"]), _text(fields["error"]["message"]))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BadStream(f"an event can't be read: {type(error).__name__} {error}") from None
+        raise BadStream("an event can't be read") from error
 
 
 def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
@@ -150,7 +153,8 @@ def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
     prompt_ids = _ids(own["prompt_ids"]) if "prompt_ids" in own else None
     at = None if position is None else _whole(position)
     ids, told = _ids(own.get("ids", [])), logprobs.read(own.get("logprobs", []))
-    return Delta(_text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told)
+    calls = Markup.read(own["calls"]) if own.get("calls") is not None else None
+    return Delta(_text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told, calls)
 
 
 def _report(own: dict[str, Any]) -> Report:

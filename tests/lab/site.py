@@ -30,6 +30,7 @@ class Answer:
     hops: list[dict[str, Any]]
     deltas: list[str] = field(default_factory=list)
     completion_id: str = ""
+    calls: list[dict[str, str]] = field(default_factory=list)  # id, name and arguments of each
 
     @property
     def paths(self) -> list[str]:
@@ -205,8 +206,11 @@ def events(response: requests.Response) -> Iterator[dict[str, Any]]:
 def whole(body: dict[str, Any]) -> Answer:
     """An unstreamed answer."""
     choice, trace = body["choices"][0], body["meshnet"]
-    text = choice["text"] if "text" in choice else choice["message"]["content"]
-    return Answer(text, trace["ids"], choice["finish_reason"], body["usage"], trace["hops"], completion_id=body["id"])
+    text = choice["text"] if "text" in choice else choice["message"]["content"] or ""
+    answer = Answer(text, trace["ids"], choice["finish_reason"], body["usage"], trace["hops"], completion_id=body["id"])
+    for call in choice.get("message", {}).get("tool_calls", []):
+        answer.calls.append({"id": call["id"], **call["function"]})
+    return answer
 
 
 def assemble(stream: Iterator[dict[str, Any]]) -> Answer:
@@ -220,7 +224,14 @@ def assemble(stream: Iterator[dict[str, Any]]) -> Answer:
         answer.hops = trace.get("hops", answer.hops)
         answer.usage = event.get("usage") or answer.usage
         for choice in event.get("choices", []):
-            piece = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            delta = choice.get("delta", {})
+            piece = choice.get("text", delta.get("content")) or ""
+            for call in delta.get("tool_calls", []):
+                if "id" in call:
+                    answer.calls.append({"id": call["id"], **call["function"]})
+                    assert len(answer.calls) == call["index"] + 1
+                else:
+                    answer.calls[call["index"]]["arguments"] += call["function"]["arguments"]
             answer.text += piece
             answer.deltas += [piece] if piece else []
             answer.finish_reason = choice.get("finish_reason") or answer.finish_reason

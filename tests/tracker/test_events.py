@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracker.fakes import HELLO, done, said, sse
+from tracker.calls import Markup
 from tracker.events import (
     BadStream,
     Delta,
@@ -36,6 +37,8 @@ HOP = {
 
 
 LOGPROBS = {"token": "a", "bytes": [97], "logprob": -0.5, "offset": 3, "top": []}
+
+MARKUP = {"begin": "<call>", "end": "</call>", "separator": "\n", "arguments": "arguments"}
 
 
 def read(data: bytes) -> list[Event]:
@@ -97,6 +100,13 @@ def test_log_probabilities_come_with_the_tokens_they_are_of() -> None:
     assert delta.logprobs == (TokenLogprobs(spelled, 3, (spelled,)),)
 
 
+def test_the_first_event_of_a_chat_with_tools_says_how_calls_are_written() -> None:
+    [delta] = read(sse(said("a", [97], calls=MARKUP)))
+    assert isinstance(delta, Delta)
+    assert delta.calls == Markup("<call>", "</call>", "\n", "arguments")
+    assert read(sse(said("a", [97], calls=None))) == [Delta("a", ids=(97,), position=0)]
+
+
 def test_a_clock_that_jumped_gives_no_negative_time() -> None:
     [report] = read(sse(done([HOP | {"ms_total": -3_600_000.0}])))
     assert isinstance(report, Report)
@@ -142,6 +152,9 @@ def test_other_fields_and_empty_events_are_passed_over() -> None:
         said("a", [1], logprobs=[LOGPROBS | {"offset": -1}]),
         said("a", [1], logprobs=[LOGPROBS | {"top": [{}]}]),
         said("a", [1], logprobs=[LOGPROBS | {"top": [LOGPROBS] * 21}]),
+        said("a", [1], calls={}),
+        said("a", [1], calls=[]),
+        said("a", [1], calls=MARKUP | {"begin": None}),
         done([HOP | {"drafted": -1}]),
         done([HOP | {"ms_total": "1"}]),
         done([{"peer_id": "x"}]),

@@ -17,9 +17,7 @@ from tracker.openapi import document
 
 DOCUMENT = document("https://mesh.example.org")
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-OPERATIONS = [
-    (path, method, operation) for path, item in DOCUMENT["paths"].items() for method, operation in item.items()
-]
+OPERATIONS: list[Any] = [operation for item in DOCUMENT["paths"].values() for operation in item.values()]
 
 
 def validator(name: str) -> Draft202012Validator:

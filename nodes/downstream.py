@@ -29,7 +29,10 @@ RELEASE_DEADLINE_S = 5.0
 NODE_FAILED = "node_failed"
 
 # Answers of the node itself: asking it again on another path would change nothing.
-_FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL}
+_FINAL = {
+    *(Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL),
+    *(Code.NO_GRAMMAR, Code.BAD_GRAMMAR),
+}
 
 _FULL = {Code.BUSY, Code.PEER_BUSY, Code.RATE_LIMITED}
 
@@ -41,6 +44,7 @@ class HopRefused(Exception):
         self, where: str, code: str, message: str, num_cached: int = 0, hop: DownstreamHop | None = None
     ) -> None:
         super().__init__(f"pipeline error: {where}: {message}")
+        self.message = message
         self.code, self.num_cached, self.hop = code, num_cached, hop
 
 
@@ -57,6 +61,7 @@ class HopFailed(Exception):
 class HopStatistics:
     path: str
     num_steps: int = 0
+    num_tokens: int = 0  # of prompt and answer that have been through it, each once however often it was sent
     ms_total: float = 0.0
     compute_ms: float = 0.0
     queue_ms: float = 0.0
@@ -71,11 +76,16 @@ class HopStatistics:
         self.queue_ms += queue_ms
         self.slowest_s = max(self.slowest_s, took_s)
 
+    def reach(self, end: int) -> None:
+        """The session's tokens up to there have been through it: steps begin at its first and leave out none."""
+        self.num_tokens = max(self.num_tokens, end)
+
     def as_dict(self, peer_id: str, layers: tuple[int, int]) -> dict[str, Any]:
         hop = {"peer_id": peer_id, "start_layer": layers[0], "end_layer": layers[1], "path": self.path}
         times = {"ms_total": self.ms_total, "compute_ms": self.compute_ms, "queue_ms": self.queue_ms}
-        counts = {"steps": self.num_steps, "drafted": self.drafted, "accepted": self.accepted}
-        return hop | counts | {name: round(value, 3) for name, value in times.items()}
+        counts = {"steps": self.num_steps, "tokens": self.num_tokens}
+        drafts = {"drafted": self.drafted, "accepted": self.accepted}
+        return hop | counts | drafts | {name: round(value, 3) for name, value in times.items()}
 
 
 class DownstreamHop:
@@ -91,6 +101,7 @@ class DownstreamHop:
         self.num_held = 0  # tokens of the session that it holds, as far as is known here
         self.num_replays = 0  # how often it had lost some of them
         self.is_lost = False  # until it answers a step again
+        self.knows_grammar = False  # of the session's answer, as far as is known here
         self._silent_s = 0.0  # for so long it had been asked in vain: it may be slow, which its next answer tells
         self.statistics = HopStatistics(path=self._paths[0].name if self._paths else "direct")
 

@@ -61,6 +61,7 @@ class HopFailed(Exception):
 class HopStatistics:
     path: str
     num_steps: int = 0
+    num_tokens: int = 0  # of prompt and answer that have been through it, each once however often it was sent
     ms_total: float = 0.0
     compute_ms: float = 0.0
     queue_ms: float = 0.0
@@ -75,11 +76,16 @@ class HopStatistics:
         self.queue_ms += queue_ms
         self.slowest_s = max(self.slowest_s, took_s)
 
+    def reach(self, end: int) -> None:
+        """The session's tokens up to there have been through it: steps begin at its first and leave out none."""
+        self.num_tokens = max(self.num_tokens, end)
+
     def as_dict(self, peer_id: str, layers: tuple[int, int]) -> dict[str, Any]:
         hop = {"peer_id": peer_id, "start_layer": layers[0], "end_layer": layers[1], "path": self.path}
         times = {"ms_total": self.ms_total, "compute_ms": self.compute_ms, "queue_ms": self.queue_ms}
-        counts = {"steps": self.num_steps, "drafted": self.drafted, "accepted": self.accepted}
-        return hop | counts | {name: round(value, 3) for name, value in times.items()}
+        counts = {"steps": self.num_steps, "tokens": self.num_tokens}
+        drafts = {"drafted": self.drafted, "accepted": self.accepted}
+        return hop | counts | drafts | {name: round(value, 3) for name, value in times.items()}
 
 
 class DownstreamHop:

@@ -55,6 +55,11 @@ class StepInHand:
     def end(self) -> int:
         return self.position + len(self.token_ids)
 
+    @property
+    def sure_end(self) -> int:
+        """Without its drafts, of which nobody knows yet whether they are a part of the answer."""
+        return self.end - self.num_drafts
+
     def is_same(self, other: StepInHand) -> bool:
         mine = (self.token_ids, self.position, self.sampling, self.num_drafts)
         return mine == (other.token_ids, other.position, other.sampling, other.num_drafts)
@@ -73,7 +78,7 @@ class StepInHand:
             wanted = f"{self.shape} in {len(self.body)} were asked for"
             raise HopFailed(f"pipeline error: {hop} answered activations of {got}; {wanted}", hop, Code.INTERNAL)
         self.boundary, self.body = hop.hop.end_layer, answer.body
-        hop.num_held = self.end
+        self._passed(hop)
 
     def to_tail(self, hop: DownstreamHop, session: Session, usual_s: float) -> tuple[list[Sampled], int]:
         """What the tail sampled, and how many drafts it takes. Raises HopRefused, HopFailed."""
@@ -81,12 +86,16 @@ class StepInHand:
         if self.sampling is not None:
             headers[names.SAMPLING] = self.sampling.to_json()
         answer = self._in_form(hop, headers, session, usual_s)
-        hop.num_held = self.end
+        self._passed(hop)
         try:
             return read_sampled(answer.body), _drafts_taken(answer)
         except ValueError as error:
             text = f"pipeline error: {hop} answered no list of token ids: {error}"
             raise HopFailed(text, hop, Code.INTERNAL) from None
+
+    def _passed(self, hop: DownstreamHop) -> None:
+        hop.num_held = self.end
+        hop.statistics.reach(self.sure_end)
 
     def _in_form(self, hop: DownstreamHop, headers: dict[str, str], session: Session, usual_s: float) -> HopAnswer:
         """The tail's answer. What the answer's grammar is, it is told before it samples by it, and when it has

@@ -131,6 +131,11 @@ class Pipeline:
         own = self.statistics.as_dict(self._peer_id, self._route.local)
         return [own, *(hop.statistics.as_dict(hop.hop.peer_id, hop.layers) for hop in self.hops)]
 
+    def left_table(self) -> list[dict[str, Any]]:
+        """Of hops that the session has gone on without, each with the last epoch of its route."""
+        left = self._route.left()
+        return [hop.statistics.as_dict(hop.hop.peer_id, hop.layers) | {"epoch": epoch} for hop, epoch in left]
+
     @property
     def compute_ms(self) -> float:
         """Of all steps, on every hop of now."""
@@ -190,6 +195,7 @@ class Pipeline:
             raise DeadlineOver("this node's own layers took longer than the request's time") from None
         took_s = started - self.session.deadline.left_s()
         self.statistics.add("local", took_s, result.compute_ms, result.queue_ms)
+        self.statistics.reach(step.position + len(step.token_ids) - step.num_drafts)
         return result
 
     def _usual_s(self, hop: DownstreamHop) -> float:
@@ -207,6 +213,8 @@ class Pipeline:
         statistics = tail.statistics if tail else self.statistics
         statistics.drafted += step.num_drafts
         statistics.accepted += len(accepted)
+        for one in (self.statistics, *(hop.statistics for hop in self.hops)):
+            one.reach(step.sure_end + len(accepted))
 
 
 def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:

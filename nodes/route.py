@@ -24,6 +24,13 @@ class Route:
         """Of the tokens before `position`, how many every hop holds: from there they must go through the route."""
         return min([position, *(hop.num_held for hop in self.hops)])
 
+    def left(self) -> list[tuple[DownstreamHop, int]]:
+        """Hops of before, each with the last epoch in which it was on the route. One that is reached
+        another way now goes on with the same statistics: it isn't left."""
+        here = {id(hop.statistics) for hop in self.hops}
+        last = {id(hop.statistics): (hop, session.epoch) for hop, session in self._left}
+        return [left for statistics, left in last.items() if statistics not in here]
+
     def release(self) -> None:
         """Frees the session on every hop: where it is now, and then where it has been."""
         for hop in self.hops:

@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+from typing import Any
 
-from django.conf import settings
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from relay import presence
 from relay.auth import forget
-from tracker import accusations, epochs
-from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, Shard
-from tracker.models.keys import CredentialRow
+from tracker import accusations, contributions, epochs
+from tracker import key_admin as key_admin  # registers its tables
+from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline
+from tracker.models import ApiKey, ChatSession, Contribution, Failover, LanguageModel, Node, SessionHop, Shard
 from tracker.words import layers_in_words
-
-if TYPE_CHECKING:
-    ModelAdmin = admin.ModelAdmin[Any]
-    TabularInline = admin.TabularInline[Any, Any]
-else:
-    ModelAdmin, TabularInline = admin.ModelAdmin, admin.TabularInline  # generic in the stubs only
-
-
-class ReadOnly:
-    """For rows that the system writes and people only read."""
-
-    def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, *args: Any) -> bool:
-        return False
 
 
 class ShardInline(ReadOnly, TabularInline):
@@ -144,56 +128,6 @@ class NodeAdmin(ModelAdmin):
             self.message_user(request, f"{done}: {', '.join(names)}. {then}", messages.SUCCESS)
 
 
-class CredentialAdmin(ModelAdmin):
-    """The secret is shown in the answer to the form that made it, and never again."""
-
-    list_filter: ClassVar[tuple[str, ...]] = ("revoked",)
-    search_fields = ("label", "key_id")
-    actions = ("revoke",)
-    readonly_fields = ("key_id", "created", "last_used")
-
-    def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:
-        if not change:
-            row.new_credential = row.give_secret()
-        super().save_model(request, row, form, change)
-
-    def response_add(
-        self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
-    ) -> HttpResponse:
-        context = self.admin_site.each_context(request) | {
-            "title": f"{row._meta.verbose_name} made",
-            "opts": self.opts,
-            "row": row,
-            "secret": row.new_credential.text if row.new_credential else "",
-            "public_url": settings.PUBLIC_URL,
-        }
-        answer = TemplateResponse(request, "admin/tracker/secret_once.html", context)
-        answer["Cache-Control"] = "no-store"
-        return answer
-
-    @admin.action(description="Revoke selected ones")
-    def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        num_revoked = rows.filter(revoked=False).update(revoked=True)
-        self.message_user(request, f"Revoked: {num_revoked}. They open nothing any more.", messages.SUCCESS)
-
-
-@admin.register(JoinToken)
-class JoinTokenAdmin(CredentialAdmin):
-    list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
-    list_filter = ("revoked", "needs_approval")
-    fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
-
-    @admin.display(description="state")
-    def state(self, token: JoinToken) -> str:
-        return token.refusal(timezone.now()) or "good"
-
-
-@admin.register(ApiKey)
-class ApiKeyAdmin(CredentialAdmin):
-    list_display = ("key_id", "label", "revoked", "created", "last_used")
-    fields = ("key_id", "label", "revoked", "created", "last_used")
-
-
 @admin.register(LanguageModel)
 class LanguageModelAdmin(ModelAdmin):
     list_display = ("name", "route", "num_layers", "wire_dtype", "prefill_chunk_tokens", "context_length")
@@ -203,10 +137,34 @@ class LanguageModelAdmin(ModelAdmin):
     def route(self, model: LanguageModel) -> str:
         return epochs.route_problem(model, timezone.now()) or "complete"
 
+    def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, list[Any]]:
+        """A key that names models and loses all of them would be one that names none, and open every model."""
+        deleted, counts, lacking, protected = super().get_deleted_objects(objs, request)
+        pks = [model.pk for model in objs]
+        others = ApiKey.allowed_models.through._default_manager.exclude(languagemodel__in=pks)
+        widened = ApiKey.objects.filter(allowed_models__in=pks).exclude(pk__in=others.values("apikey")).distinct()
+        return (
+            deleted,
+            counts,
+            lacking,
+            [*protected, *(f"API key {key}, which names no other model" for key in widened)],
+        )
+
 
 class SessionHopInline(ReadOnly, TabularInline):
     model = SessionHop
-    fields = ("epoch", "position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    fields = (
+        "epoch",
+        "position",
+        "node_name",
+        "layers",
+        "path",
+        "steps",
+        "tokens",
+        "ms_per_token",
+        "compute_ms",
+        "queue_ms",
+    )
     readonly_fields = fields
     can_delete = False
 
@@ -231,11 +189,17 @@ class FailoverInline(ReadOnly, TabularInline):
 
 @admin.register(ChatSession)
 class ChatSessionAdmin(ReadOnly, ModelAdmin):
-    list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
+    list_display = (
+        *("short_id", "model", "choice", "current_state", "api_key", "user", "started"),
+        *("completion_tokens", "finish_reason"),
+    )
     list_filter = ("state", "failovers__kind", "model", "started")
     list_select_related = ("model", "api_key")
     search_fields = (
         "completion_id",
+        "request_id",
+        "user",
+        "metadata",
         "model__name",
         "api_key__label",
         "error_code",
@@ -245,6 +209,33 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     exclude = ("session_id",)  # a secret; short_id stands for it
     inlines = (SessionHopInline, FailoverInline)
 
+    def get_search_results(
+        self, request: HttpRequest, sessions: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """SQLite keeps JSON as text in which letters beyond ASCII are written as numbers."""
+        found, may_repeat = super().get_search_results(request, sessions, search_term)
+        written = json.dumps(search_term)[1:-1]
+        return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
+
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:
         return session.state_at(timezone.now())
+
+
+@admin.register(Contribution)
+class ContributionAdmin(ReadOnly, ModelAdmin):
+    """Above the rows stand the sums of those that the filters leave, by owner and by node."""
+
+    list_display = ("day", "node_name", "owner_label", "model_name", "sessions", "tokens", "token_layers")
+    list_filter = (("day", admin.DateFieldListFilter), "model_name", "owner_label", "node_name")
+    date_hierarchy = "day"
+    search_fields = ("node_name", "owner_label", "model_name")
+    list_per_page = 100
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        page = super().changelist_view(request, extra_context)
+        told = getattr(page, "context_data", None) or {}  # without rows to show where it leads elsewhere
+        if "cl" in told:
+            rows, by = told["cl"].queryset, {"owner": "owner_label", "node": "node_name"}
+            told["totals"] = {who: contributions.totals(rows, field) for who, field in by.items()}
+        return page

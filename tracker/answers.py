@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracker import logprobs
-from tracker.errors import ApiError
+from tracker import calls, callshapes, logprobs
+from tracker.calls import CallReader, Markup
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Report
 from tracker.logprobs import TokenLogprobs
 
@@ -44,14 +45,18 @@ class Answer:
     prompt_ids: tuple[int, ...] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     node_names: dict[str, str] = field(default_factory=dict)  # by peer_id: addresses are nobody's business
+    markup: Markup | None = None  # of the tool calls in the text, where there may be any
+    _chunked: CallReader | None = None  # what chunks have told of the calls
     _has_role: bool = False
 
     def add(self, delta: Delta) -> None:
         self.text += delta.text
-        self.finish_reason = delta.finish_reason or self.finish_reason
         self.ids += delta.ids
         self.prompt_ids = delta.prompt_ids or self.prompt_ids
         self.logprobs += delta.logprobs
+        self.markup = self.markup or delta.calls
+        if delta.finish_reason:
+            self.finish_reason = self._finish_reason(delta.finish_reason)
 
     @property
     def prompt_tokens(self) -> int:
@@ -63,26 +68,34 @@ class Answer:
         told = self.report.completion_tokens if self.report else None
         return len(self.ids) if told is None else told
 
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
     def chunk(self, delta: Delta) -> bytes:
-        """The event of a piece of text."""
-        completion = self.completion
-        fields = completion.chunk_frame() | {"choices": [self._chunk_choice(delta)]}
-        if completion.includes_usage:
-            fields["usage"] = None
-        if completion.has_trace:
-            fields["meshnet"] = {"ids": delta.ids, "position": delta.position}
-            fields["meshnet"] |= {"prompt_ids": delta.prompt_ids} if delta.prompt_ids is not None else {}
-        return event(fields)
+        """The event of an added piece of text. Several where it holds calls, a comment where all is in doubt."""
+        if self.markup:
+            return self._call_chunks(delta, self.markup)
+        said = (
+            {"delta": self._role() | {"content": delta.text}} if self.completion.form.is_chat else {"text": delta.text}
+        )
+        return self._chunk(delta, said)
 
     def whole_choice(self) -> dict[str, Any]:
         told = self._shaped(self.logprobs) if self.completion.has_logprobs else None
         choice: dict[str, Any] = {"index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
-        if self.completion.form.is_chat:
-            return choice | {"message": {"role": "assistant", "content": self.text, "refusal": None}}
-        return choice | {"text": self.text}
+        if not self.completion.form.is_chat:
+            return choice | {"text": self.text}
+        message: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
+        if self.markup:
+            message |= callshapes.message(calls.read(self.text, self.markup), self.completion.completion_id, self.index)
+        return choice | {"message": message}
 
     def trace(self) -> dict[str, Any]:
-        return {"prompt_ids": self.prompt_ids, "ids": self.ids, "hops": self.hops()}
+        return {"prompt_ids": self.prompt_ids, "ids": self.ids} | self.hop_table()
+
+    def hop_table(self) -> dict[str, Any]:
+        return {"hops": self.hops()}
 
     @property
     def unnamed_peers(self) -> set[str]:
@@ -108,16 +121,50 @@ class Answer:
     def _shaped(self, tokens: Sequence[TokenLogprobs]) -> dict[str, Any]:
         return logprobs.chat_shape(tokens) if self.completion.form.is_chat else logprobs.completion_shape(tokens)
 
-    def _chunk_choice(self, delta: Delta) -> dict[str, Any]:
-        told = self._shaped(delta.logprobs) if self.completion.has_logprobs and delta.logprobs else None
-        choice: dict[str, Any] = {"index": self.index, "logprobs": told, "finish_reason": delta.finish_reason}
-        if not self.completion.form.is_chat:
-            return choice | {"text": delta.text}
-        role = (
-            {} if self._has_role else {"role": "assistant"}
-        )  # in the first chunk and no other, whatever the head says
+    def _chunk(self, delta: Delta, said: dict[str, Any], *, is_first: bool = True, is_last: bool = True) -> bytes:
+        """An event for a part of what a head's event says."""
+        completion = self.completion
+        told = self._shaped(delta.logprobs) if completion.has_logprobs and delta.logprobs and is_first else None
+        reason = self.finish_reason if delta.finish_reason and is_last else None
+        choice: dict[str, Any] = {"index": self.index, "logprobs": told, "finish_reason": reason} | said
+        fields = completion.chunk_frame() | {"choices": [choice]}
+        if completion.includes_usage:
+            fields["usage"] = None
+        if completion.has_trace and is_first:
+            fields["meshnet"] = {"ids": delta.ids, "position": delta.position}
+            fields["meshnet"] |= {"prompt_ids": delta.prompt_ids} if delta.prompt_ids is not None else {}
+        return event(fields)
+
+    def _call_chunks(self, delta: Delta, markup: Markup) -> bytes:
+        """One event for each piece of content, each call's beginning and each piece of its arguments."""
+        completion = self.completion
+        reader = self._chunked = self._chunked or CallReader(markup)
+        pieces = [*reader.feed(delta.text), *(reader.finish() if delta.finish_reason else ())]
+        said = [callshapes.delta(piece, completion.completion_id, self.index) for piece in pieces]
+        if not said:
+            if self._has_role and not (delta.finish_reason or completion.has_trace or completion.has_logprobs):
+                return KEEPALIVE
+            said = [{}]
+        if not self._has_role:
+            said[0] = self._role() | {"content": None} | said[0]
+        last = len(said) - 1
+        chunks = [
+            self._chunk(delta, {"delta": one}, is_first=number == 0, is_last=number == last)
+            for number, one in enumerate(said)
+        ]
+        return b"".join(chunks)
+
+    def _role(self) -> dict[str, Any]:
+        """In the first chunk and no other, whatever the head says."""
+        role = {} if self._has_role else {"role": "assistant"}
         self._has_role = True
-        return choice | {"delta": role | {"content": delta.text}}
+        return role
+
+    def _finish_reason(self, told: str) -> str:
+        """What a head calls a stop ends calls, where they are whole."""
+        if self.markup and told == "stop" and calls.read(self.text, self.markup).is_complete:
+            return "tool_calls"
+        return told
 
 
 @dataclass(slots=True)
@@ -131,7 +178,9 @@ class Completion:
     includes_usage: bool = False
     has_trace: bool = False
     has_logprobs: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)  # of the response: what is left of the key's limits
     answers: list[Answer] = field(default_factory=list)
+    failure: ApiError | None = None  # of the first choice that failed: the others end with it
 
     def new_answer(self, node_names: Mapping[str, str]) -> Answer:
         """The next choice."""
@@ -147,9 +196,8 @@ class Completion:
 
     def last_chunks(self) -> Iterator[bytes]:
         """What follows the text: the trace, the usage, whichever was asked for."""
-        reported = [answer for answer in self.answers if answer.report]
-        if self.has_trace and reported:
-            yield event(self.chunk_frame() | {"choices": [], "meshnet": {"hops": reported[0].hops()}})
+        if self.has_trace and any(answer.report for answer in self.answers):
+            yield event(self.chunk_frame() | {"choices": [], "meshnet": self._trace(Answer.hop_table)})
         if self.includes_usage:
             yield event(self.chunk_frame() | {"choices": [], "usage": self.usage()})
 
@@ -157,7 +205,12 @@ class Completion:
         """The unstreamed answer."""
         choices = [answer.whole_choice() for answer in self.answers]
         fields = self._frame(self.form.object) | {"choices": choices, "usage": self.usage()}
-        return fields | ({"meshnet": self.answers[0].trace()} if self.has_trace else {})
+        return fields | ({"meshnet": self._trace(Answer.trace)} if self.has_trace else {})
+
+    def _trace(self, told: Callable[[Answer], dict[str, Any]]) -> dict[str, Any]:
+        """Of several choices, one by one."""
+        traces = [told(answer) for answer in self.answers]
+        return traces[0] if len(traces) == 1 else {"choices": [{"index": i} | one for i, one in enumerate(traces)]}
 
     def chunk_frame(self) -> dict[str, Any]:
         return self._frame(self.form.chunk_object)
@@ -171,4 +224,4 @@ def event(fields: Mapping[str, Any]) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    return event(error.as_openai())
+    return event(told(error).as_openai())

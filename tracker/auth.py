@@ -51,14 +51,15 @@ def authenticate_api_key(request: HttpRequest) -> ApiKey | None:
     if settings.API_KEYS_REQUIRED:
         gate.check(request, text)
     key: ApiKey | None = find_by_credential(ApiKey.objects.all(), text)
-    if key and not key.revoked:
+    refusal = key.refusal(timezone.now()) if key else None
+    if key and not refusal:
         gate.passed(text)
         _remember_use(key)
         return key
     if not settings.API_KEYS_REQUIRED:
         return None
     gate.failed(request, text)
-    raise ApiError(401, _why_refused(text, is_revoked=key is not None), code="invalid_api_key")
+    raise ApiError(401, _why_refused(text, refusal), code="invalid_api_key")
 
 
 def registering(request: HttpRequest) -> Bearer:
@@ -95,10 +96,10 @@ def _remember_use(key: ApiKey) -> None:
         ApiKey.objects.filter(pk=key.pk).update(last_used=now)
 
 
-def _why_refused(text: str, *, is_revoked: bool) -> str:
+def _why_refused(text: str, refusal: str | None) -> str:
     if not text:
         return "You didn't provide an API key: send it as `Authorization: Bearer KEY`."
-    if is_revoked:
-        return "This API key was revoked."
+    if refusal:
+        return f"{refusal[0].upper()}{refusal[1:]}: ask whoever runs this site for another."
     looks_like = credentials.describe(text)
     return f"This API key is unknown here; it looks like {looks_like}."

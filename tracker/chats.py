@@ -1,33 +1,34 @@
 """A chat's beginning and end in the database: its route, its ticket, its row. Synchronous; the stream is proxy.py's.
 
+Each choice that a client asks for is a chat, a session of its own.
+
 Nothing here runs between the first byte of an answer and the last.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
 
 from relay import wire
-from tracker import accusations, epochs, news, orders
+from tracker import accusations, contributions, epochs, metering, news, orders, reports, usage
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
-from tracker.events import Report
 from tracker.heads import HeadCall
-from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
+from tracker.limits import Wanted
+from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
 
 DEFAULT_MAX_TOKENS = 1024  # of a chat that names no number
 BYTES_PER_TOKEN = 4  # of a prompt, about: only its head knows how many tokens it has
-PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,99 +71,147 @@ class Outcome:
 
     state: str = ChatSession.State.FAILED
     ttft_ms: float | None = None
-    error_code: str = "internal"
+    error_code: str = "internal_error"
     error_message: str = ""
 
 
-def begin(asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime) -> Chat:
-    """Finds the route, signs the ticket, writes the rows. Raises ApiError."""
-    model = find_model(asked.model)
+def begin(
+    asked: ChatRequest | CompletionRequest, form: Form, api_key: ApiKey | None, now: datetime, request_id: str = ""
+) -> list[Chat]:
+    """Finds the routes, signs the tickets, writes the rows: a chat for each choice. Raises ApiError."""
+    model = find_model(asked.model, api_key)
     deadline_s = _deadline_s(asked.wanted_deadline_s)
-    seed = secrets.randbits(63) if asked.seed is None else asked.seed
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
-    body = orders.body_of(asked, limit, seed)
-    hops = epochs.route_of(model, now, need_tokens=limit + len(body) // BYTES_PER_TOKEN)
-    session = _new_session(asked, form, model, api_key, now)
-    session.seed, session.max_tokens, session.deadline = seed, limit, now + timedelta(seconds=deadline_s)
-    request = orders.request_of(session, hops, form.path, body, deadline_s, now)
+    seeds = seeds_of(asked.seed, asked.num_choices)
+    bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
+    wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, answer_tokens=len(seeds) * limit)
+    metering.check(api_key, wanted, now)
+    routes = epochs.routes_of(model, now, len(seeds), need_tokens=wanted.prompt_tokens + limit)
+    completion = _completion(asked, form, model.name, now)
+    sessions = _sessions(
+        asked,
+        seeds,
+        wanted,
+        completion_id=completion.completion_id,
+        request_id=request_id,
+        model=model,
+        api_key=api_key,
+        max_tokens=limit,
+        started=now,
+        last_news=now,
+        deadline=now + timedelta(seconds=deadline_s),
+    )
+    requests = [
+        orders.request_of(session, hops, form.path, body, deadline_s, now)
+        for session, hops, body in zip(sessions, routes, bodies, strict=True)
+    ]
     with transaction.atomic():
-        session.save()
-        epochs.write_hops(session, hops)
-    news.begin(session.pk)
-    completion = Completion(
+        completion.headers = metering.admit(api_key, wanted, now)
+        _write(sessions, routes)
+    for session in sessions:
+        news.begin(session.pk)
+    return [
+        _chat(session, hops, request, completion, deadline_s)
+        for session, hops, request in zip(sessions, routes, requests, strict=True)
+    ]
+
+
+def _sessions(
+    asked: ChatRequest | CompletionRequest, seeds: list[int], wanted: Wanted, **common: Any
+) -> list[ChatSession]:
+    """A row for each choice, as yet unwritten. The first counts the prompt in the limits of its key."""
+    common |= {"user": asked.wanted_user, "metadata": asked.wanted_metadata, "is_streamed": bool(asked.stream)}
+    sessions = [
+        ChatSession(session_id=secrets.token_hex(16), choice=choice, seed=seed, **common)
+        for choice, seed in enumerate(seeds)
+    ]
+    for session in sessions:
+        session.reserved_tokens = session.max_tokens
+    sessions[0].reserved_tokens += wanted.prompt_tokens
+    return sessions
+
+
+def _write(sessions: list[ChatSession], routes: list[Hops]) -> None:
+    """All of their rows, or none: in a transaction."""
+    ChatSession.objects.bulk_create(sessions)
+    hops = map(epochs.hop_rows, sessions, routes)
+    SessionHop.objects.bulk_create(chain.from_iterable(hops))
+
+
+def seeds_of(wanted: int | None, num_choices: int) -> list[int]:
+    """Choice i has the seed i further on, around the end of 64 bits: what it is can be asked for alone, too."""
+    first = secrets.randbits(63) if wanted is None else wanted
+    return [(first + choice + 2**63) % 2**64 - 2**63 for choice in range(num_choices)]
+
+
+def _completion(asked: ChatRequest | CompletionRequest, form: Form, model_name: str, now: datetime) -> Completion:
+    return Completion(
         form=form,
-        completion_id=session.completion_id,
+        completion_id=form.id_prefix + secrets.token_hex(14),
         created=int(now.timestamp()),
-        model=model.name,
+        model=model_name,
         includes_usage=asked.includes_usage,
         has_trace=asked.wants_trace,
         has_logprobs=asked.wanted_logprobs is not None,
     )
-    answer = completion.new_answer({node.peer_id: node.name for node, _ in hops})
-    head = RouteHead.of(hops)
-    return Chat(session.pk, session.short_id, 0, head, request, orders.call_of(hops[0][0]), answer, deadline_s, now)
+
+
+def _chat(session: ChatSession, hops: Hops, request: wire.Request, completion: Completion, deadline_s: float) -> Chat:
+    return Chat(
+        session_pk=session.pk,
+        short_id=session.short_id,
+        epoch=session.epoch,
+        head=RouteHead.of(hops),
+        request=request,
+        call=orders.call_of(hops[0][0]),
+        answer=completion.new_answer({node.peer_id: node.name for node, _ in hops}),
+        deadline_s=deadline_s,
+        started=session.started,
+    )
 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
-    """Writes how it ended."""
+    """Writes how it ended, and what was used."""
     news.end(chat.session_pk)
-    answer = chat.answer
-    ChatSession.objects.filter(pk=chat.session_pk).update(
-        state=outcome.state,
-        ended=now,
-        finish_reason=answer.finish_reason or "",
-        prompt_tokens=answer.prompt_tokens if answer.report or answer.prompt_ids else None,
-        completion_tokens=answer.completion_tokens,
-        drafted_tokens=sum(hop.drafted for hop in answer.report.hops) if answer.report else None,
-        accepted_tokens=sum(hop.accepted for hop in answer.report.hops) if answer.report else None,
-        ttft_ms=outcome.ttft_ms,
-        error_code=outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
-        error_message=outcome.error_message[:2000],
-    )
+    answer, end = chat.answer, _end_of(chat.answer, outcome, now)
+    with transaction.atomic():
+        for session in usage.lock(ChatSession.objects.filter(completion_id=answer.completion.completion_id)):
+            if session.pk == chat.session_pk:
+                usage.count_end(session, end)
+        ChatSession.objects.filter(pk=chat.session_pk).update(**end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk, now)
-    if answer.report:
-        write_report(chat.session_pk, answer.report)
+    reports.write(chat.session_pk, answer)
+    contributions.count(chat.session_pk, answer, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
 
 
-def write_report(session_pk: int, report: Report) -> None:
-    """What a head says of the hops of the session's route, and of what it has gone on without."""
-    here = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch"))
-    for hop in report.hops:
-        mine = here.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
-        mine.update(
-            path=hop.path if hop.path in PATHS else "",
-            steps=hop.steps,
-            ms_total=hop.ms_total,
-            compute_ms=hop.compute_ms,
-            queue_ms=hop.queue_ms,
-        )
-    for told in report.failovers:
-        Failover.objects.filter(session=session_pk, epoch=told.epoch).update(
-            kept=told.kept if told.kept in KEPT else "",
-            resume_ms=told.resume_ms,
-            replayed_tokens=told.replayed_tokens,
-            replay_compute_ms=told.replay_compute_ms,
-        )
+def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    """What its row then says."""
+    hops = answer.report.all_hops if answer.report else None
+    return {
+        "state": outcome.state,
+        "ended": now,
+        "finish_reason": answer.finish_reason or "",
+        "prompt_tokens": answer.prompt_tokens if answer.report or answer.prompt_ids else None,
+        "completion_tokens": answer.completion_tokens,
+        "drafted_tokens": None if hops is None else sum(hop.drafted for hop in hops),
+        "accepted_tokens": None if hops is None else sum(hop.accepted for hop in hops),
+        "ttft_ms": outcome.ttft_ms,
+        "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
+        "error_message": outcome.error_message[:2000],
+    }
 
 
-def names_of(peer_ids: Collection[str]) -> dict[str, str]:
-    return dict(Node.objects.filter(peer_id__in=peer_ids).values_list("peer_id", "name"))
-
-
-def names_on_routes(session_pk: int) -> dict[str, str]:
-    """By peer id, of all epochs so far: heads take other routes without asking the proxy."""
-    hops = SessionHop.objects.filter(session=session_pk, node__isnull=False)
-    return dict(hops.values_list("node__peer_id", "node_name"))
-
-
-def find_model(name: str) -> LanguageModel:
-    """Raises ApiError 404."""
-    model = None if "\0" in name else LanguageModel.objects.filter(name=name).first()  # PostgreSQL refuses NUL
+def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
+    """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
+    models = LanguageModel.objects.for_key(api_key)
+    model = None if "\0" in name else models.filter(name=name).first()  # PostgreSQL refuses NUL
     if model is None:
-        message = f"The model '{name[:100]}' does not exist here. GET /v1/models lists those that do."
+        is_scoped = api_key is not None and api_key.allowed_models.exists()
+        nor = ", or this API key may not ask it" if is_scoped else ""
+        message = f"The model '{name[:100]}' does not exist here{nor}. GET /v1/models lists those that can be asked."
         raise ApiError(404, message, code="model_not_found", param="model")
     return model
 
@@ -174,17 +223,3 @@ def _deadline_s(wanted: float | None) -> float:
         param, most = "meshnet.deadline_s", f"at most {longest:g} seconds are given here"
         raise ApiError(400, f"{param}: is {wanted:g}; {most}.", code="invalid_value", param=param)
     return longest if wanted is None else wanted
-
-
-def _new_session(
-    asked: ChatRequest | CompletionRequest, form: Form, model: LanguageModel, api_key: ApiKey | None, now: datetime
-) -> ChatSession:
-    return ChatSession(
-        session_id=secrets.token_hex(16),
-        completion_id=form.id_prefix + secrets.token_hex(14),
-        model=model,
-        api_key=api_key,
-        is_streamed=bool(asked.stream),
-        started=now,
-        last_news=now,
-    )

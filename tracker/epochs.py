@@ -18,7 +18,7 @@ from tracker import figures, tickets
 from tracker.candidates import Candidates, candidates_of
 from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, LanguageModel, Node, SessionHop
-from tracker.routing import NoRoute, RouteElement, find_route
+from tracker.routing import NoRoute, RouteElement, find_route, taken
 
 TICKET_MARGIN = timedelta(seconds=60)  # beyond the deadline, in which hops are still freed under the ticket
 
@@ -34,14 +34,30 @@ def route_of(
 ) -> Hops:
     """The nodes to go through and the layers of each, `without` those of these peer ids, for a session of so many
     tokens that has gone through `route` so far. Raises ApiError 503 naming the layers that are missing."""
+    return routes_of(model, now, 1, without, need_tokens, route)[0]
+
+
+def routes_of(
+    model: LanguageModel,
+    now: datetime,
+    num_routes: int,
+    without: Collection[str] = (),
+    need_tokens: int = 0,
+    route: Collection[str] = (),
+) -> list[Hops]:
+    """As route_of, of sessions that begin together: each is a load where the next one looks."""
     if not model.num_layers:
         raise ApiError(503, f"No node has joined for {model.name} yet.", code="no_route")
     found = candidates_of(model, now, route)
-    try:
-        elements = find_route(found.but(without), model.num_layers, random.SystemRandom(), need_tokens)
-    except NoRoute as error:
-        raise no_route(f"{model.name} can't answer now", error, found) from None
-    return hops_of(elements, found)
+    shards, routes = found.but(without), []
+    for _ in range(num_routes):
+        try:
+            elements = find_route(shards, model.num_layers, random.SystemRandom(), need_tokens)
+        except NoRoute as error:
+            raise no_route(f"{model.name} can't answer now", error, found) from None
+        routes.append(hops_of(elements, found))
+        shards = taken(shards, elements, need_tokens)
+    return routes
 
 
 def no_route(what: str, why: NoRoute, found: Candidates) -> ApiError:
@@ -86,7 +102,11 @@ def take_next(session: ChatSession, hops: Hops, failover: Failover) -> bool:
 
 def write_hops(session: ChatSession, hops: Hops) -> None:
     """The rows of the session's route in its epoch."""
-    SessionHop.objects.bulk_create(
+    SessionHop.objects.bulk_create(hop_rows(session, hops))
+
+
+def hop_rows(session: ChatSession, hops: Hops) -> list[SessionHop]:
+    return [
         SessionHop(
             session=session,
             epoch=session.epoch,
@@ -97,7 +117,7 @@ def write_hops(session: ChatSession, hops: Hops) -> None:
             end_layer=element.end_layer,
         )
         for position, (node, element) in enumerate(hops)
-    )
+    ]
 
 
 def ticket_for(session: ChatSession, hops: Hops) -> str:

@@ -1,8 +1,9 @@
 """The head's event stream, read: bytes in, typed events out. Pure; whatever a node may send is well-formed after it.
 
 : keepalive                                                         each second in which nothing else comes
-data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?}}
-data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}], "failovers"?: [{…}]}}
+data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?, "calls"?}}
+                                                                  "calls": the markup that tool calls in the text have
+data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}], "left"?: [{…, "epoch"}], "failovers"?: [{…}]}}
                                                                   once, also before an error where possible
 data: {"error": {"code", "message"}}
 data: [DONE]
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracker import logprobs
+from tracker.calls import Markup
 from tracker.logprobs import TokenLogprobs
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
 MAX_HOPS = 64
 MAX_FAILOVERS = 1024
+MAX_LEFT = 1024
 FINISH_REASONS = frozenset({"stop", "length"})
 
 
@@ -43,6 +46,7 @@ class Delta:
     position: int | None = None
     prompt_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
+    calls: Markup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,8 @@ class HopReport:
     queue_ms: float
     drafted: int = 0
     accepted: int = 0
+    tokens: int | None = None  # of prompt and answer that have been through it; None: its head doesn't count them
+    epoch: int | None = None  # the last of its routes that it was on; None: the session's
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,11 @@ class Report:
     completion_tokens: int | None
     hops: tuple[HopReport, ...] = ()
     failovers: tuple[FailoverReport, ...] = ()
+    left: tuple[HopReport, ...] = ()  # hops that the session has gone on without
+
+    @property
+    def all_hops(self) -> tuple[HopReport, ...]:
+        return self.hops + self.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ def _read_data(data: bytes) -> Iterator[Event]:
         if fields.get("error"):
             yield Failure(_text(fields["error"]["code"]), _text(fields["error"]["message"]))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BadStream(f"an event can't be read: {type(error).__name__} {error}") from None
+        raise BadStream("an event can't be read") from error
 
 
 def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
@@ -142,12 +153,14 @@ def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
     prompt_ids = _ids(own["prompt_ids"]) if "prompt_ids" in own else None
     at = None if position is None else _whole(position)
     ids, told = _ids(own.get("ids", [])), logprobs.read(own.get("logprobs", []))
-    return Delta(_text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told)
+    calls = Markup.read(own["calls"]) if own.get("calls") is not None else None
+    return Delta(_text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told, calls)
 
 
 def _report(own: dict[str, Any]) -> Report:
-    usage, hops, failovers = own.get("usage") or {}, own.get("hops") or [], own.get("failovers") or []
-    if len(hops) > MAX_HOPS or len(failovers) > MAX_FAILOVERS:
+    usage = own.get("usage") or {}
+    hops, failovers, left = (own.get(name) or [] for name in ("hops", "failovers", "left"))
+    if len(hops) > MAX_HOPS or len(failovers) > MAX_FAILOVERS or len(left) > MAX_LEFT:
         raise ValueError("too many hops or failovers")
     prompt, completion = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
     return Report(
@@ -155,6 +168,7 @@ def _report(own: dict[str, Any]) -> Report:
         None if completion is None else _whole(completion),
         tuple(_hop(hop) for hop in hops),
         tuple(_failover(failover) for failover in failovers),
+        tuple(_hop(hop) for hop in left),
     )
 
 
@@ -183,6 +197,8 @@ def _hop(hop: dict[str, Any]) -> HopReport:
         _time(hop["queue_ms"]),
         _whole(hop.get("drafted", 0)),
         _whole(hop.get("accepted", 0)),
+        None if hop.get("tokens") is None else _whole(hop["tokens"]),
+        None if hop.get("epoch") is None else _whole(hop["epoch"]),
     )
 
 

@@ -27,6 +27,17 @@ def duration(text: str) -> timedelta | None:
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
+def positive(text: str) -> int:
+    """A number from 1 on, such as a database keeps. Raises ValueError."""
+    number = int(text)
+    if not 1 <= number < 2**31:
+        raise ValueError
+    return number
+
+
+positive.__name__ = "number"  # argparse says: invalid number value: '0'
+
+
 class LoginForm(AdminAuthenticationForm):
     """The admin's, slowed like all credentials where many bad ones came from the same address."""
 

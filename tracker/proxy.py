@@ -1,4 +1,4 @@
-"""One chat between its client and the head of its route. Async; no ORM while a head speaks.
+"""A chat between its client and the head of its route, or several side by side. Async; no ORM while a head speaks.
 
 The head is always asked for a stream, and the unstreamed answer is put together here: one path for the deadline, for a
 client that leaves and for a head that fails. No thread is held: a chat is a coroutine with one timer.
@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from django.conf import settings
 from django.utils import timezone
 
-from tracker import answers, chats, failover
+from tracker import answers, chats, failover, merging, reports
+from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat, Outcome
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Event, Keepalive, Report
 from tracker.listening import Clock
 from tracker.models import ChatSession
 
 logger = logging.getLogger(__name__)
 
+Said = tuple[Answer, Event]  # the choice that an event belongs to, which has taken it in already
 
-async def proxy_chat(chat: Chat) -> AsyncGenerator[Event, None]:
+
+def proxy_chats(chats: Sequence[Chat]) -> AsyncGenerator[Said, None]:
+    """What the heads of a completion's choices say, as it comes. One that fails ends the others. As proxy_chat."""
+    heard = [proxy_chat(chat) for chat in chats]
+    return heard[0] if len(heard) == 1 else merging.merged(heard)
+
+
+async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
     """What the heads of the chat say. The first item, a Keepalive, comes when one has agreed to answer.
 
     Raises ApiError when none does, or when none goes on. Closing the generator cancels the request at the head; in each
@@ -44,51 +53,56 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Event, None]:
                 elif isinstance(event, Report):
                     answer.report = event
                     if answer.unnamed_peers:  # its head has gone on without a node
-                        answer.node_names |= await in_thread(chats.names_of, answer.unnamed_peers)
-                yield event
+                        answer.node_names |= await in_thread(reports.names_of, answer.unnamed_peers)
+                yield answer, event
         outcome.state = ChatSession.State.DONE
         num_tokens, reason = answer.completion_tokens, answer.finish_reason
         logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
-    except ApiError as error:
-        logger.warning("session %s failed: %s: %s", chat.short_id, error.code, error.message)
+    except ApiError as said:
+        error = told(said)
+        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, said.message)
         outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
         outcome.error_message = error.message
-        raise
+        answer.completion.failure = answer.completion.failure or error
+        raise error from None
     except (asyncio.CancelledError, GeneratorExit):
-        logger.info("session %s cancelled: its client has gone", chat.short_id)
+        failure = answer.completion.failure
+        outcome.error_message = f"another choice of the completion failed: {failure.message}" if failure else ""
+        logger.info("session %s cancelled: %s", chat.short_id, outcome.error_message or "its client has gone")
         outcome.state = ChatSession.State.CANCELLED
         raise
     finally:
         await _write_end(chat, outcome)
 
 
-async def streamed(chat: Chat, events: AsyncGenerator[Event, None]) -> AsyncIterator[bytes]:
+async def streamed(completion: Completion, events: AsyncGenerator[Said, None]) -> AsyncIterator[bytes]:
     """The answer as server-sent events. A failure on the way is the last one before [DONE]."""
     async with aclosing(events):
         try:
-            async for event in events:
+            async for answer, event in events:
                 if isinstance(event, Delta):
-                    yield chat.answer.chunk(event)
+                    yield answer.chunk(event)
                 elif isinstance(event, Keepalive):
                     yield answers.KEEPALIVE
-            for chunk in chat.answer.completion.last_chunks():
+            for chunk in completion.last_chunks():
                 yield chunk
         except ApiError as error:
             yield answers.error_event(error)
         yield answers.DONE
 
 
-async def whole(chat: Chat, events: AsyncGenerator[Event, None]) -> dict[str, Any]:
+async def whole(completion: Completion, events: AsyncGenerator[Said, None]) -> dict[str, Any]:
     """The answer at once. Raises ApiError."""
     async with aclosing(events):
         async for _ in events:
             pass
-    return chat.answer.completion.whole()
+    return completion.whole()
 
 
-async def abandon(chat: Chat) -> None:
-    """Writes the end of a chat whose client left before its head was asked."""
-    await _write_end(chat, Outcome(ChatSession.State.CANCELLED))
+async def abandon(begun: Sequence[Chat]) -> None:
+    """Writes the end of chats whose client left before their heads were asked."""
+    for chat in begun:
+        await _write_end(chat, Outcome(ChatSession.State.CANCELLED))
 
 
 async def _write_end(chat: Chat, outcome: Outcome) -> None:

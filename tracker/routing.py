@@ -31,6 +31,10 @@ class Candidate:
     def has_room(self, num_tokens: int) -> bool:
         return self.room_tokens is None or self.room_tokens >= num_tokens
 
+    def with_session(self, num_tokens: int) -> Candidate:
+        room_tokens = None if self.room_tokens is None else max(0, self.room_tokens - num_tokens)
+        return replace(self, load=self.load + 1, room_tokens=room_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class RouteElement:
@@ -57,6 +61,12 @@ def find_route(
 ) -> list[RouteElement]:
     """The hops in order, the head first, for a session of so many tokens. Raises NoRoute."""
     return find_span(shards, 0, num_layers, rng, need_tokens)
+
+
+def taken(shards: Sequence[Candidate], route: Sequence[RouteElement], num_tokens: int) -> list[Candidate]:
+    """The same nodes once a session of so many tokens goes this route."""
+    on_route = {element.peer_id for element in route}
+    return [shard.with_session(num_tokens) if shard.peer_id in on_route else shard for shard in shards]
 
 
 def find_span(

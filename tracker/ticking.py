@@ -12,8 +12,10 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.sessions.models import Session as Login
+from django.db import transaction
 from django.utils import timezone
 
+from tracker import usage
 from tracker.models import ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
 from tracker.news import PERIOD_S as NEWS_PERIOD_S
@@ -30,17 +32,22 @@ MAX_AT_ONCE = 500  # rows that are deleted in one statement: nobody waits long f
 
 def end_lost(now: datetime) -> int:
     """Ends the sessions of processes that died; their nodes hear of it with their next heartbeats."""
-    is_lost = {"state": ChatSession.State.RUNNING, "last_news__lte": now - LOST_AFTER}
-    lost = list(ChatSession.objects.filter(**is_lost)[:MAX_AT_ONCE])
-    if not lost:
+    lost = ChatSession.objects.filter(state=ChatSession.State.RUNNING, last_news__lte=now - LOST_AFTER)
+    pks = list(lost.values_list("pk", flat=True)[:MAX_AT_ONCE])
+    if not pks:
         return 0
     message = f"The process of the site that ran it gave no news for {LOST_AFTER.seconds} s."
-    ended = ChatSession.objects.filter(pk__in=[session.pk for session in lost], **is_lost).update(
-        state=ChatSession.State.FAILED, ended=now, error_code="lost", error_message=message
-    )
-    were = "was" if ended == 1 else "were"
-    logger.warning("%s %s lost with the process that ran them: %s", counted(ended, "session"), were, _names(lost))
-    return ended
+    end = {"state": ChatSession.State.FAILED, "ended": now, "error_code": "lost", "error_message": message}
+    with transaction.atomic():
+        ended = usage.lock(lost.filter(pk__in=pks))  # of these, who has ended or given news meanwhile isn't lost
+        for session in ended:
+            usage.count_end(session, end)
+        ChatSession.objects.filter(pk__in=[session.pk for session in ended]).update(**end)
+    if not ended:
+        return 0
+    were = "was" if len(ended) == 1 else "were"
+    logger.warning("%s %s lost with the process that ran them: %s", counted(len(ended), "session"), were, _names(ended))
+    return len(ended)
 
 
 def prune(now: datetime) -> int:

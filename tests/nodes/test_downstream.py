@@ -390,6 +390,7 @@ def test_its_statistics_add_up() -> None:
         "end_layer": 18,
         "path": "relay",
         "steps": 2,
+        "tokens": 0,
         "drafted": 0,
         "accepted": 0,
         "ms_total": 0.0,

@@ -87,6 +87,19 @@ def test_what_stays_is_told_the_new_epoch_and_what_is_left_is_freed_under_the_ol
     assert tickets == ["ticket 1", "the ticket", "ticket 1"]
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_the_table_tells_how_far_each_hop_came_and_those_that_were_left_too(route: Make, step: int) -> None:
+    made = with_spare(route)
+    made.paths[1].dies_at = step
+    made.generate(PROMPT, 6)
+
+    worked = len(PROMPT) + 5
+    assert [hop["tokens"] for hop in made.pipeline.hop_table()] == [worked] * 3, "the new one has worked what it lacked"
+    [left] = made.pipeline.left_table()
+    assert (left["peer_id"], left["start_layer"], left["end_layer"], left["epoch"]) == (peer_id(3), 4, 6, 0)
+    assert left["tokens"] == [0, 4, 7, 8, 9][step - 1]
+
+
 def test_a_hop_that_is_back_before_there_is_another_goes_on_with_the_step_it_missed(route: Make) -> None:
     made = with_spare(route)
     made.tracker.answers = [NotNow("layers 4–5 have no node online", 0)]

@@ -45,6 +45,7 @@ def test_a_hop_that_lost_its_cache_is_given_the_tokens_again(route: Make) -> Non
 
     assert made.generate(PROMPT, 5, check=lose_once) == [71, 72, 73, 74, 75]
     assert [step.position for step in made.engines[2].steps] == [0, 4, 7, 8, 0, 4, 8, 10]
+    assert {hop["tokens"] for hop in made.pipeline.hop_table()} == {len(PROMPT) + 4}, "each counts once"
 
 
 def test_the_heads_own_lost_cache_is_replayed_too(route: Make) -> None:
@@ -136,6 +137,8 @@ def test_a_draft_that_is_wrong_is_cropped_on_every_hop(route: Make) -> None:
     table = made.pipeline.hop_table()
     assert table[-1]["drafted"] > table[-1]["accepted"] > 0
     assert [hop["drafted"] for hop in table[:-1]] == [0, 0]
+    num_sampled = sum(step.sampling is not None for step in made.engines[2].steps) + table[-1]["accepted"]
+    assert {hop["tokens"] for hop in table} == {len(ROUND) + num_sampled - 1}, "no guess counts that was wrong"
 
 
 def test_every_hop_is_told_how_many_tokens_are_guesses(route: Make) -> None:

@@ -115,6 +115,8 @@ def test_the_hop_table_begins_with_this_node(route: Make) -> None:
         (4, 6, "relay"),
     ]
     assert [hop["steps"] for hop in table] == [3, 3, 3]
+    assert [hop["tokens"] for hop in table] == [len(PROMPT) + 1] * 3, "the last token goes through no layer"
+    assert made.pipeline.left_table() == []
 
 
 def test_releasing_frees_the_session_on_every_hop(route: Make) -> None:

@@ -74,6 +74,16 @@ def test_a_hop_that_was_lost_and_is_given_again_gets_new_connections() -> None:
     assert not after.is_lost
 
 
+def test_hops_that_were_left_are_known_with_the_last_epoch_they_were_in() -> None:
+    stays, leaves = hop("a", 2, 4), hop("b", 4, 6)
+    route = Route(SESSION, (0, 2), [stays, leaves])
+    route.switch(in_epoch(1), (0, 2), [hop("a", 2, 4, "ws://another"), hop("c", 4, 6)])
+    last = route.hops[1]
+    route.switch(in_epoch(2), (0, 2), [hop("a", 2, 4, "ws://another"), hop("b", 4, 6)])
+
+    assert route.left() == [(leaves, 0), (last, 1)], "who is only reached another way isn't left"
+
+
 def test_each_is_freed_under_the_ticket_it_knows() -> None:
     route = Route(SESSION, (0, 2), [hop("a", 2, 4), hop("b", 4, 6)])
     route.switch(in_epoch(1), (0, 2), [hop("a", 2, 4), hop("c", 4, 6)])

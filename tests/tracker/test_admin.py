@@ -17,10 +17,22 @@ from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import credentials
-from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, TicketKey
+from tracker.models import (
+    ApiKey,
+    ChatSession,
+    Contribution,
+    Failover,
+    JoinToken,
+    LanguageModel,
+    Node,
+    SessionHop,
+    TicketKey,
+    Usage,
+)
 from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
+NO_USAGE = {"usage-TOTAL_FORMS": 0, "usage-INITIAL_FORMS": 0}
 OURS = [model for model in admin.site._registry if model._meta.app_label == "tracker"]
 
 
@@ -32,6 +44,14 @@ def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: An
         session_id="0123456789abcdef" * 2, completion_id="chatcmpl-1", model=model, seed=1, started=timezone.now()
     )
     SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
+    contributed("node-a", "Ada", 10)
+    Usage.objects.create(api_key=ApiKey.objects.get(), day=timezone.now().date(), model_name="node-a", requests=3)
+
+
+def contributed(node_name: str, owner: str, tokens: int, **row: Any) -> None:
+    done = {"sessions": 1, "tokens": tokens, "token_layers": 600 * tokens}
+    day = {"day": timezone.now().date(), "model_name": "tiny"}
+    Contribution.objects.create(node_name=node_name, owner_label=owner, **(day | done | row))
 
 
 def url(model: Any, *parts: Any) -> str:
@@ -202,7 +222,7 @@ def test_a_new_join_token_comes_with_the_line_that_uses_it(operator: Client) -> 
 
 def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.Credential) -> None:
     row = ApiKey.objects.get()
-    operator.post(url(ApiKey, row.pk, "change"), {"label": "renamed"})
+    operator.post(url(ApiKey, row.pk, "change"), {"label": "renamed", **NO_USAGE})
     assert find_by_credential(ApiKey.objects.all(), api_key.text).label == "renamed"  # type: ignore[union-attr]
 
 
@@ -225,6 +245,16 @@ def test_sessions_are_read_only_with_their_hops(operator: Client, rows: None) ->
     assert "01234567" in page
     assert operator.get(url(ChatSession, "add")).status_code == 403
     assert operator.post(url(ChatSession, session.pk, "change"), {}).status_code == 403
+
+
+@pytest.mark.parametrize("words", ["ann@example.org", "req_1", "42", "ICKET", "Zoë", "chatcmpl-1"])
+def test_sessions_are_found_by_what_clients_say_of_them(operator: Client, rows: None, words: str) -> None:
+    session = ChatSession.objects.get()
+    session.user, session.request_id, session.metadata = "ann@example.org", "req_1", {"ticket": "no 42 of Zoë"}
+    session.save()
+    for query, is_found in ((words, True), (f"{words}x", False)):
+        listed = operator.get(url(ChatSession), {"q": query}).content.decode()
+        assert (session.short_id in listed) is is_found
 
 
 def test_a_session_shows_what_it_went_on_without(operator: Client, rows: None) -> None:
@@ -253,3 +283,69 @@ def test_fields_explain_themselves(model: Any) -> None:
 def test_a_model_says_whether_its_route_is_complete(operator: Client, make_node: MakeNode) -> None:
     make_node("node-a", 0, 6)
     assert "layers 0–11 have no node online" in operator.get(url(LanguageModel)).content.decode()
+
+
+def test_contributions_are_summed_by_owner_and_by_node_for_the_days_that_are_shown(operator: Client) -> None:
+    contributed("node-a", "Ada", 10)
+    contributed("node-b", "Ada", 5)
+    contributed("node-a", "Ada", 7, day=timezone.now().date() - timedelta(days=400))
+    contributed("node-c", "", 1)
+
+    def sums(query: str = "") -> dict[str, list[Any]]:
+        totals = operator.get(url(Contribution) + query).context["totals"]
+        return {who: [tuple(row.values()) for row in rows] for who, rows in totals.items()}
+
+    assert sums() == {
+        "owner": [("Ada", 3, 22, 13_200), ("", 1, 1, 600)],
+        "node": [("node-a", 2, 17, 10_200), ("node-b", 1, 5, 3_000), ("node-c", 1, 1, 600)],
+    }
+    this_year = sums(f"?day__year={timezone.now().year}")
+    assert this_year["node"][0] == ("node-a", 1, 10, 6_000)
+    assert sums("?owner_label=Ada")["owner"] == [("Ada", 3, 22, 13_200)]
+    page = operator.get(url(Contribution)).content.decode()
+    assert "13200" in page
+    assert "not known" in page
+
+
+def test_a_key_is_given_its_limits_and_models(operator: Client, model: LanguageModel) -> None:
+    form = {"label": "for me", "allowed_models": [model.pk], "requests_per_minute": "60", "max_concurrent": "2"}
+    form |= {"expires_0": "2030-01-01", "expires_1": "12:00"}
+    assert operator.post(url(ApiKey, "add"), form).status_code == 200
+    key = ApiKey.objects.get()
+    assert (key.requests_per_minute, key.max_concurrent, key.tokens_per_day) == (60, 2, None)
+    assert list(key.allowed_models.all()) == [model]
+    page = operator.get(url(ApiKey)).content.decode()
+    assert "60 requests per minute, 2 requests at the same time" in page
+    ApiKey.objects.update(expires=timezone.now() - timedelta(days=1))
+    assert "this API key expired" in operator.get(url(ApiKey)).content.decode()
+
+
+def test_a_limit_of_nothing_is_refused(operator: Client, db: None) -> None:
+    page = operator.post(url(ApiKey, "add"), {"tokens_per_day": "0"}).content.decode()
+    assert "greater than or equal to 1" in page
+    assert not ApiKey.objects.exists()
+
+
+def test_usage_is_listed_with_its_sums_and_beside_its_key(operator: Client, rows: None) -> None:
+    key, day = ApiKey.objects.get(), timezone.now().date()
+    Usage.objects.create(api_key=None, day=day, model_name="b", requests=4, failed=2, prompt_tokens=50)
+    page = operator.get(url(Usage)).content.decode()
+    assert "Usage: 7 requests (2 failed), 50 tokens of prompts and 0 of answers" in page
+    assert "Usage: 3 requests (0 failed)" in operator.get(url(Usage) + f"?api_key__id__exact={key.pk}").content.decode()
+    Usage.objects.filter(api_key=key).update(requests=12345)
+    assert "12345" in operator.get(url(ApiKey, key.pk, "change")).content.decode()
+    Usage.objects.filter(api_key=key).update(day=day - timedelta(days=31))
+    assert "12345" not in operator.get(url(ApiKey, key.pk, "change")).content.decode()
+
+
+def test_a_model_is_not_deleted_while_a_key_names_it_alone(
+    operator: Client, model: LanguageModel, api_key: credentials.Credential
+) -> None:
+    key, other = ApiKey.objects.get(), LanguageModel.objects.create(name="other")
+    key.allowed_models.add(model)
+    assert "which names no other model" in operator.get(url(LanguageModel, model.pk, "delete")).content.decode()
+    operator.post(url(LanguageModel, model.pk, "delete"), {"post": "yes"})
+    assert LanguageModel.objects.count() == 2, "without it the key would open every model"
+    key.allowed_models.add(other)
+    operator.post(url(LanguageModel, model.pk, "delete"), {"post": "yes"})
+    assert [model.name for model in LanguageModel.objects.for_key(key)] == ["other"]

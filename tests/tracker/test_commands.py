@@ -7,7 +7,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from tracker.models import ApiKey, JoinToken, LanguageModel
+from tracker.models import ApiKey, JoinToken, LanguageModel, Usage
 from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
@@ -25,6 +25,54 @@ def test_a_new_api_key_is_printed_and_nothing_else() -> None:
     key = find_by_credential(ApiKey.objects.all(), printed.strip())
     assert key
     assert key.label == "for me"
+
+
+def test_an_api_key_is_made_with_its_limits_and_models() -> None:
+    for name in ("a", "b", "c"):
+        LanguageModel.objects.create(name=name)
+    limits = ["--requests-per-minute", "60", "--tokens-per-minute", "9000", "--tokens-per-day", "100000"]
+    run("createapikey", "x", "--model", "a", "--model", "b", *limits, "--max-concurrent", "2", "--expires", "7d")
+    key = ApiKey.objects.get()
+    assert list(key.limits().values()) == [60, 9000, 100000, 2]
+    assert [model.name for model in LanguageModel.objects.for_key(key)] == ["a", "b"]
+    assert key.expires is not None
+    assert timedelta(days=6) < key.expires - timezone.now() <= timedelta(days=7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "nobody"], "There is no model 'nobody' here; there are: tiny"),
+        (["--tokens-per-day", "0"], "invalid number"),
+        (["--max-concurrent", "many"], "invalid number"),
+        (["--expires", "soon"], "must be like 30m"),
+    ],
+)
+def test_a_wrong_api_key_is_refused(arguments: list[str], said: str) -> None:
+    LanguageModel.objects.create(name="tiny")
+    with pytest.raises(CommandError, match=said):
+        run("createapikey", "x", *arguments)
+    assert not ApiKey.objects.exists()
+
+
+def test_api_keys_are_listed_with_what_they_have_used() -> None:
+    assert "no API key" in run("apikeys")
+    printed = run("createapikey", "alice", "--requests-per-minute", "60")
+    key = ApiKey.objects.get()
+    Usage.objects.create(api_key=key, day=timezone.now().date(), model_name="a", requests=1, prompt_tokens=5)
+    assert run("apikeys") == (
+        f"{key.key_id}  alice: good; limits: 60 requests per minute; models: all; used: 1 request, 5 tokens\n"
+    )
+    assert printed.strip().partition(".")[2] not in run("apikeys")
+
+
+def test_an_api_key_is_revoked_by_its_id() -> None:
+    printed = run("createapikey", "alice").strip()
+    with pytest.raises(CommandError, match="There is no API key 'key_0'"):
+        run("apikeys", "--revoke", "key_0")
+    run("apikeys", "--revoke", printed.partition(".")[0])
+    assert ApiKey.objects.get().revoked
+    assert "this API key was revoked" in run("apikeys")
 
 
 def test_a_new_join_token_is_printed_and_nothing_else() -> None:

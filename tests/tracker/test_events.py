@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracker.fakes import HELLO, done, said, sse
+from tracker.calls import Markup
 from tracker.events import (
     BadStream,
     Delta,
@@ -36,6 +37,8 @@ HOP = {
 
 
 LOGPROBS = {"token": "a", "bytes": [97], "logprob": -0.5, "offset": 3, "top": []}
+
+MARKUP = {"begin": "<call>", "end": "</call>", "separator": "\n", "arguments": "arguments"}
 
 
 def read(data: bytes) -> list[Event]:
@@ -83,11 +86,25 @@ def test_a_head_that_drafts_says_how_many_were_right() -> None:
     assert (report.hops[0].drafted, report.hops[0].accepted) == (9, 6)
 
 
+def test_hops_that_were_left_come_with_their_epoch_and_count_with_the_others() -> None:
+    told = done([HOP | {"tokens": 9}])["meshnet"] | {"left": [HOP | {"tokens": 4, "epoch": 1}]}
+    [report] = read(sse({"meshnet": told}))
+    assert isinstance(report, Report)
+    assert [(hop.tokens, hop.epoch) for hop in report.all_hops] == [(9, None), (4, 1)]
+
+
 def test_log_probabilities_come_with_the_tokens_they_are_of() -> None:
     [delta] = read(sse(said("a", [97], logprobs=[LOGPROBS | {"top": [LOGPROBS]}])))
     assert isinstance(delta, Delta)
     spelled = Spelled("a", (97,), -0.5)
     assert delta.logprobs == (TokenLogprobs(spelled, 3, (spelled,)),)
+
+
+def test_the_first_event_of_a_chat_with_tools_says_how_calls_are_written() -> None:
+    [delta] = read(sse(said("a", [97], calls=MARKUP)))
+    assert isinstance(delta, Delta)
+    assert delta.calls == Markup("<call>", "</call>", "\n", "arguments")
+    assert read(sse(said("a", [97], calls=None))) == [Delta("a", ids=(97,), position=0)]
 
 
 def test_a_clock_that_jumped_gives_no_negative_time() -> None:
@@ -135,6 +152,9 @@ def test_other_fields_and_empty_events_are_passed_over() -> None:
         said("a", [1], logprobs=[LOGPROBS | {"offset": -1}]),
         said("a", [1], logprobs=[LOGPROBS | {"top": [{}]}]),
         said("a", [1], logprobs=[LOGPROBS | {"top": [LOGPROBS] * 21}]),
+        said("a", [1], calls={}),
+        said("a", [1], calls=[]),
+        said("a", [1], calls=MARKUP | {"begin": None}),
         done([HOP | {"drafted": -1}]),
         done([HOP | {"ms_total": "1"}]),
         done([{"peer_id": "x"}]),

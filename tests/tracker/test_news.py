@@ -28,7 +28,8 @@ def nothing_runs_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 def chat(make_node: MakeNode, connect: Callable[[Node], None]) -> Chat:
     connect(make_node("only"))
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
-    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, None, timezone.now())
+    return chat
 
 
 def states(now: datetime) -> list[str]:

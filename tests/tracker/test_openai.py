@@ -6,10 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from openai.types import completion_create_params
-from openai.types.chat import completion_create_params as chat_create_params
 
-from tracker import parameters
 from tracker.errors import ApiError
 from tracker.openai import ChatRequest, read_chat, read_completion
 
@@ -32,52 +29,46 @@ def content(value: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": value}]
 
 
-@pytest.mark.parametrize(
-    ("table", "declared"),
-    [
-        (parameters.CHAT, chat_create_params.CompletionCreateParamsBase),
-        (parameters.COMPLETION, completion_create_params.CompletionCreateParamsBase),
-    ],
-    ids=["chat", "completion"],
-)
-def test_every_parameter_of_the_official_client_is_in_exactly_one_table(table: parameters.Table, declared: Any) -> None:
-    known = [*table.honoured, *table.labels, *table.neutral]
-    assert len(known) == len(set(known))
-    assert set(declared.__annotations__) | {"stream", "meshnet"} == set(known)
+def test_whom_a_client_asks_for_is_a_text_under_either_name() -> None:
+    assert chat().wanted_user == ""
+    assert chat(user="me").wanted_user == "me"
+    assert chat(safety_identifier="x").wanted_user == "x"
+    for wrong in (7, "\ud83d", "a\0b", "x" * 513):
+        assert refused(user=wrong).param == "user"
+    assert refused(safety_identifier="x" * 129).param == "safety_identifier"
+    assert refused(user="me", safety_identifier="me").param == "user"
 
 
-@pytest.mark.parametrize("name", sorted(parameters.CHAT.neutral))
-def test_a_parameter_that_is_not_honoured_is_refused_by_name(name: str) -> None:
-    error = refused(**{name: {"a": ["real", "wish"]}})
-    assert error.param == name
-    assert error.code == "unsupported_parameter"
-    assert name in error.message
+def test_what_is_kept_beside_a_request_is_up_to_sixteen_texts() -> None:
+    assert chat().wanted_metadata == chat(metadata=None).wanted_metadata == {}
+    full = {f"{number:064}": "x" * 512 for number in range(16)}
+    assert chat(metadata=full).wanted_metadata == full
+    assert chat(metadata={"a": ""}).wanted_metadata == {"a": ""}
+    wrong: tuple[Any, ...] = (
+        full | {"a": "b"},
+        {"": "a"},
+        {"x" * 65: "a"},
+        {"a": "x" * 513},
+        {"a": 1},
+        {"a": None},
+        [],
+        "a",
+        7,
+    )
+    for value in (*wrong, {"a\0": "a"}, {"a": "\0"}, {"\ud83d": "a"}, {"a": "\ud83d"}):
+        assert refused(metadata=value).param == "metadata"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [(name, value) for name, values in parameters.CHAT.neutral.items() for value in (None, *values)],
-)
-def test_a_value_that_asks_for_nothing_is_accepted(name: str, value: Any) -> None:
-    chat(**{name: value})
+@pytest.mark.parametrize(("value", "count"), [(None, 1), (1, 1), (4, 4), (2.0, 2)])
+def test_one_to_four_choices_are_made(value: Any, count: int) -> None:
+    assert chat(n=value).num_choices == count
+    body = {"model": "tiny", "prompt": "a", "n": value}
+    assert read_completion(json.dumps(body).encode()).num_choices == count
 
 
-@pytest.mark.parametrize(("name", "value"), [("n", True), ("n", 2), ("store", 0), ("store", 1)])
-def test_near_misses_of_neutral_values_are_refused(name: str, value: Any) -> None:
-    assert refused(**{name: value}).param == name
-
-
-def test_labels_are_texts() -> None:
-    chat(user="me", safety_identifier="x", prompt_cache_key="y")
-    assert refused(user=7).param == "user"
-
-
-def test_an_unknown_parameter_is_refused_by_name() -> None:
-    error = refused(top_k=5)
-    assert (error.param, error.code) == ("top_k", "unknown_parameter")
-    assert "Send it as meshnet.top_k." in error.as_openai()["error"]["message"]
-    assert "meshnet" not in refused(best_k=5).as_openai()["error"]["message"]
-    assert refused(**{"\ud800": 1}).param == "?"
+@pytest.mark.parametrize("value", [0, -1, 5, 1.5, "2", True, [1], {}])
+def test_another_number_of_choices_is_refused(value: Any) -> None:
+    assert refused(n=value).param == "n"
 
 
 @pytest.mark.parametrize("value", [None, []])
@@ -283,10 +274,9 @@ def test_newer_and_repeated_messages_are_understood() -> None:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages[0].role"),
         ({"role": "user", "content": "x", "name": "me"}, "messages[0].name"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "x", "extra": 1}, "messages[0].extra"),
+        ({"role": "function", "content": "x"}, "messages[0].role"),
         ({"content": "x"}, "messages[0].role"),
     ],
 )

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from tracker import credentials
 from tracker.credentials import Credential, Kind
+from tracker.limits import LIMITS, Limit
 
 if TYPE_CHECKING:
     from tracker.models.languages import LanguageModel
@@ -108,6 +109,22 @@ class ApiKey(CredentialRow):
 
     class Meta(CredentialRow.Meta):
         verbose_name = "API key"
+
+    def refusal(self, now: datetime) -> str | None:
+        """Why it opens nothing now, in words; None when it does."""
+        if self.revoked:
+            return "this API key was revoked"
+        if self.expires and self.expires <= now:
+            return f"this API key expired at {self.expires:%Y-%m-%d %H:%M} UTC"
+        return None
+
+    def limits(self) -> dict[Limit, int]:
+        """Those that it has, and what each allows."""
+        most = {limit: getattr(self, limit.name) for limit in LIMITS}
+        return {limit: number for limit, number in most.items() if number is not None}
+
+    def limits_in_words(self) -> str:
+        return ", ".join(f"{number} {limit.words}" for limit, number in self.limits().items()) or "none"
 
 
 class TicketKey(models.Model):

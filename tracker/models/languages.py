@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+from django.db.models import Exists, Q, QuerySet
 from django.utils import timezone
 
 from relay.headers import DTYPE_BYTES, most_tokens
+
+if TYPE_CHECKING:
+    from tracker.models.keys import ApiKey
 
 MAX_LAYERS = 1024
 MODEL_NAME = RegexValidator(
     r"^[A-Za-z0-9][A-Za-z0-9._:/-]*\Z",
     "A model's name has letters, digits and . _ : / - and starts with one of the first.",
 )
+
+
+class LanguageModelQuerySet(QuerySet["LanguageModel"]):
+    def for_key(self, key: ApiKey | None) -> LanguageModelQuerySet:
+        """Those that may be asked with it; all where it names none, and where no key is required."""
+        if key is None:
+            return self
+        named = key.allowed_models.all()
+        return self.filter(Q(pk__in=named.values("pk")) | ~Exists(named))
 
 
 class LanguageModel(models.Model):
@@ -52,6 +65,8 @@ class LanguageModel(models.Model):
     )
 
     created = models.DateTimeField(default=timezone.now, editable=False)
+
+    objects = LanguageModelQuerySet.as_manager()
 
     class Meta:
         ordering = ["name"]

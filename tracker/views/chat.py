@@ -17,6 +17,7 @@ from tracker.answers import CHAT, COMPLETION, Form
 from tracker.auth import authenticate_api_key
 from tracker.chats import Chat
 from tracker.errors import ApiError
+from tracker.middleware import request_id_of, timings_of
 from tracker.openai import ChatRequest, CompletionRequest, read_chat, read_completion
 from tracker.views.responses import openai_error, read_body, require_method
 
@@ -36,38 +37,45 @@ async def completions(request: HttpRequest) -> HttpResponseBase:
 
 
 async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseBase:
+    timings = timings_of(request)
     try:
         require_method(request, "POST")
-        chat, is_streamed = await _begin(request, read, form)
-        events = proxy.proxy_chat(chat)
+        begun, is_streamed = await _begin(request, read, form)
+        timings.end("begin")
+        completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
         if not is_streamed:
             give_thread_back()
-            return JsonResponse(await proxy.whole(chat, events))
-        await anext(events)  # the head's consent: what it refuses gets a status of its own
+            whole = await proxy.whole(completion, events)
+            timings.end("answer")
+            return JsonResponse(whole, headers=completion.headers)
+        await anext(events)  # the heads' consent: what one refuses gets a status of its own
+        timings.end("head")
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
-    content = _without_thread(proxy.streamed(chat, events))
+    headers |= completion.headers
+    content = _without_thread(proxy.streamed(completion, events))
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 
 
-async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
-    """The chat and whether it is streamed. Where its rows are written by the time the client leaves, they are ended."""
+async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
+    """The chats and whether they are streamed. Where their rows are written by the time the client leaves, they are
+    ended."""
     beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, read, form))
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
         with contextlib.suppress(ApiError):
-            chat, _ = await beginning
-            await proxy.abandon(chat)
+            begun, _ = await beginning
+            await proxy.abandon(begun)
         raise
 
 
-def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[Chat, bool]:
+def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
     try:
         api_key = authenticate_api_key(request)
         asked = read(read_body(request, MAX_BODY_BYTES))
-        return chats.begin(asked, form, api_key, timezone.now()), bool(asked.stream)
+        return chats.begin(asked, form, api_key, timezone.now(), request_id_of(request)), bool(asked.stream)
     finally:
         close_old_connections()  # a chat is long: its thread and its connection go back now
 

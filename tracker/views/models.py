@@ -36,17 +36,15 @@ def openai_view(view: View) -> View:
 @openai_view
 def model_list(request: HttpRequest) -> HttpResponse:
     require_method(request, "GET")
-    authenticate_api_key(request)
-    now = timezone.now()
-    served = [model for model in LanguageModel.objects.all() if epochs.route_problem(model, now) is None]
+    api_key, now = authenticate_api_key(request), timezone.now()
+    served = [model for model in LanguageModel.objects.for_key(api_key) if epochs.route_problem(model, now) is None]
     return JsonResponse({"object": "list", "data": [_entry(model) for model in served]})
 
 
 @openai_view
 def model_detail(request: HttpRequest, name: str) -> HttpResponse:
     require_method(request, "GET")
-    authenticate_api_key(request)
-    model = chats.find_model(name)
+    model = chats.find_model(name, authenticate_api_key(request))
     problem = epochs.route_problem(model, timezone.now())
     if problem:
         raise ApiError(404, problem, code="model_not_found", param="model")

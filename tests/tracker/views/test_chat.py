@@ -21,7 +21,7 @@ from relay import headers, wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, PeerSocket, http_server, said, sse, streams
 from tracker.credentials import Credential
-from tracker.models import ApiKey, ChatSession, Node
+from tracker.models import ApiKey, ChatSession, Node, Usage
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -90,6 +90,21 @@ def test_a_completion_has_its_own_form(ask: Ask) -> None:
     ]
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_several_choices_are_asked_of_the_node_and_come_in_one_answer(ask: Ask, path: str) -> None:
+    told = sse({"choices": [{"text": "upon", "finish_reason": "stop"}], "meshnet": {"ids": [1]}}, "data: [DONE]")
+    body = {"model": "tiny", "n": 2, "max_tokens": 5} | (
+        {"prompt": "Once"} if path == COMPLETIONS else {"messages": ASKED["messages"]}
+    )
+    _, got, _ = ask(body, streams(told), path)
+    assert [choice["index"] for choice in json.loads(got)["choices"]] == [0, 1]
+    _, got, _ = ask(body | {"stream": True}, streams(told), path)
+    events = [json.loads(one[6:]) for one in got.split(b"\n\n") if one.startswith(b"data: {")]
+    assert sorted(event["choices"][0]["index"] for event in events) == [0, 1]
+    assert got.count(b"data: [DONE]") == 1
+    assert ChatSession.objects.filter(state=ChatSession.State.DONE).count() == 4
+
+
 def test_nothing_of_the_clients_headers_crosses(ask: Ask) -> None:
     smuggled = {
         "X-Meshnet-Route": "[]",
@@ -118,6 +133,35 @@ def test_a_revoked_key_is_told_so(ask: Ask) -> None:
     ApiKey.objects.update(revoked=True)
     _, body, _ = ask()
     assert "revoked" in json.loads(body)["error"]["message"]
+
+
+def test_an_expired_key_is_told_so(ask: Ask) -> None:
+    ApiKey.objects.update(expires=timezone.now())
+    response, body, _ = ask()
+    assert (response.status_code, json.loads(body)["error"]["code"]) == (401, "invalid_api_key")
+    assert "expired at" in json.loads(body)["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_is_left_of_a_keys_limits_is_told_until_nothing_is(ask: Ask, stream: bool) -> None:
+    ApiKey.objects.update(requests_per_minute=1, tokens_per_minute=5000)
+    response, _, _ = ask(ASKED | {"stream": stream})
+    assert (response.status_code, response["x-ratelimit-remaining-requests"]) == (200, "0")
+    assert int(response["x-ratelimit-remaining-tokens"]) < 5000
+    response, body, request = ask(ASKED | {"stream": stream})
+    error = json.loads(body)["error"]
+    assert (response.status_code, error["code"], error["type"]) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert (response["x-ratelimit-remaining-requests"], response["content-type"]) == ("0", "application/json")
+    assert 0 < int(response["Retry-After"]) <= 60
+    assert request is None
+    assert ChatSession.objects.count() == 1
+
+
+def test_each_request_is_in_its_keys_usage(ask: Ask) -> None:
+    ask()
+    ask(reply=lambda request: [wire.Response(request.request_id, 400, {}, b"{}")])
+    usage = Usage.objects.get()
+    assert (usage.api_key, usage.requests, usage.failed) == (ApiKey.objects.get(), 2, 1)
 
 
 def test_a_nodes_key_is_no_api_key(ask: Ask, make_node: MakeNode) -> None:
@@ -323,6 +367,29 @@ async def test_a_client_that_leaves_cancels_the_head_at_once(
     await client.leave()
     await asyncio.wait_for(socket.is_cancelled.wait(), 10)
     assert await state() == ChatSession.State.CANCELLED
+    socket.leave()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_a_client_that_leaves_cancels_every_choice(
+    transactional_db: None, lone_node: Node, api_key: Credential, is_streamed: bool
+) -> None:
+    socket = PeerSocket(lone_node.peer_id, "tiny")
+    socket.reply = lambda request: streams(sse(said("a", [7])))(request)[:-1]
+    client = Browser(api_key, ASKED | {"stream": is_streamed, "n": 3})
+    await client.ask()
+    if is_streamed:
+        while b"content" not in (await client.part()).get("body", b""):
+            pass
+    async with asyncio.timeout(10):
+        while len([frame for frame in socket.frames if isinstance(frame, wire.Request)]) < 3:
+            await asyncio.sleep(0.001)
+        await client.leave()
+        while len([frame for frame in socket.frames if isinstance(frame, wire.Cancel)]) < 3:
+            await asyncio.sleep(0.001)
+    states = [session.state async for session in ChatSession.objects.all()]
+    assert states == [ChatSession.State.CANCELLED] * 3
     socket.leave()
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 from relay.auth import authenticator
 from tests.tracker.conftest import MakeNode
 from tracker.credentials import Credential
-from tracker.models import LanguageModel, Node
+from tracker.models import ApiKey, LanguageModel, Node
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +50,18 @@ def test_a_name_may_hold_a_slash(
     connect(make_node("a"))
     LanguageModel.objects.update(name="org/tiny")
     assert get("/v1/models/org/tiny").json()["id"] == "org/tiny"
+
+
+def test_a_key_sees_the_models_that_it_may_ask(
+    get: Callable[[str], Any], make_node: MakeNode, connect: Callable[[Node], None]
+) -> None:
+    connect(make_node("a"))
+    ApiKey.objects.get().allowed_models.add(LanguageModel.objects.create(name="other"))
+    assert get("/v1/models").json()["data"] == []
+    error = get("/v1/models/tiny").json()["error"]
+    assert (error["code"], "may not ask it" in error["message"]) == ("model_not_found", True)
+    ApiKey.objects.get().allowed_models.add(LanguageModel.objects.get(name="tiny"))
+    assert get("/v1/models/tiny").json()["id"] == get("/v1/models").json()["data"][0]["id"] == "tiny"
 
 
 def test_models_need_a_key() -> None:

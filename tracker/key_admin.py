@@ -1,0 +1,136 @@
+"""The admin's tables of credentials, and of what API keys have used."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.contrib import admin, messages
+from django.db.models import Field, QuerySet
+from django.forms import Field as FormField
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+
+from tracker import usage
+from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline
+from tracker.limits import LIMITS
+from tracker.models import ApiKey, JoinToken, Usage
+from tracker.models.keys import CredentialRow
+from tracker.words import counted
+
+SHOWN_DAYS = 31
+_LIMITS = tuple(limit.name for limit in LIMITS)
+
+
+class CredentialAdmin(ModelAdmin):
+    """The secret is shown in the answer to the form that made it, and never again."""
+
+    list_filter: ClassVar[tuple[str, ...]] = ("revoked",)
+    search_fields = ("label", "key_id")
+    actions = ("revoke",)
+    readonly_fields = ("key_id", "created", "last_used")
+
+    def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:
+        if not change:
+            row.new_credential = row.give_secret()
+        super().save_model(request, row, form, change)
+
+    def response_add(
+        self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
+    ) -> HttpResponse:
+        context = self.admin_site.each_context(request) | {
+            "title": f"{row._meta.verbose_name} made",
+            "opts": self.opts,
+            "row": row,
+            "secret": row.new_credential.text if row.new_credential else "",
+            "public_url": settings.PUBLIC_URL,
+        }
+        answer = TemplateResponse(request, "admin/tracker/secret_once.html", context)
+        answer["Cache-Control"] = "no-store"
+        return answer
+
+    @admin.action(description="Revoke selected ones")
+    def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
+        num_revoked = rows.filter(revoked=False).update(revoked=True)
+        self.message_user(request, f"Revoked: {num_revoked}. They open nothing any more.", messages.SUCCESS)
+
+
+@admin.register(JoinToken)
+class JoinTokenAdmin(CredentialAdmin):
+    list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
+    list_filter = ("revoked", "needs_approval")
+    fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
+
+    @admin.display(description="state")
+    def state(self, token: JoinToken) -> str:
+        return token.refusal(timezone.now()) or "good"
+
+
+class UsageInline(ReadOnly, TabularInline):
+    """Of the last days; the table of its own has all."""
+
+    model = Usage
+    fields = ("day", "model_name", "requests", "failed", "prompt_tokens", "completion_tokens")
+    readonly_fields = fields
+    can_delete = False
+    verbose_name_plural = f"usage of the last {SHOWN_DAYS} days"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return super().get_queryset(request).filter(day__gte=usage.since(timezone.now(), SHOWN_DAYS))
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(CredentialAdmin):
+    list_display = ("key_id", "label", "state", "all_limits", "used_today", "expires", "created", "last_used")
+    list_filter = ("revoked", "allowed_models")
+    fieldsets = (
+        (None, {"fields": ("key_id", "label", "revoked", "expires", "created", "last_used")}),
+        ("Models", {"fields": ("allowed_models",)}),
+        (
+            "Limits",
+            {"fields": _LIMITS, "description": "All that are set hold. A request that has no room is answered 429."},
+        ),
+    )
+    filter_horizontal = ("allowed_models",)
+
+    def get_inlines(self, request: HttpRequest, key: ApiKey | None) -> list[Any]:
+        return [UsageInline] if key else []
+
+    def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> FormField | None:
+        least = {"min_value": 1} if db_field.name in _LIMITS else {}
+        return super().formfield_for_dbfield(db_field, request, **least, **kwargs)
+
+    @admin.display(description="state")
+    def state(self, key: ApiKey) -> str:
+        return key.refusal(timezone.now()) or "good"
+
+    @admin.display(description="limits")
+    def all_limits(self, key: ApiKey) -> str:
+        return key.limits_in_words()
+
+    @admin.display(description="used today (UTC)")
+    def used_today(self, key: ApiKey) -> str:
+        today = usage.totals(key.usage.filter(day=timezone.now().astimezone(UTC).date()))
+        return f"{counted(today['requests'], 'request')}, {counted(today['total_tokens'], 'token')}"
+
+
+@admin.register(Usage)
+class UsageAdmin(ReadOnly, ModelAdmin):
+    list_display = ("day", "api_key", "model_name", "requests", "failed", "prompt_tokens", "completion_tokens")
+    list_filter = ("day", "model_name", "api_key")
+    list_select_related = ("api_key",)
+    list_display_links = None
+    search_fields = ("api_key__label", "api_key__key_id", "model_name")
+    date_hierarchy = "day"
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        """With the sums of all that is listed, on all of its pages."""
+        answer = super().changelist_view(request, extra_context)
+        if isinstance(answer, TemplateResponse) and answer.context_data and "cl" in answer.context_data:
+            sums = usage.totals(answer.context_data["cl"].queryset)
+            requests, failed = counted(sums["requests"], "request"), sums["failed"]
+            tokens = f"{sums['prompt_tokens']} tokens of prompts and {sums['completion_tokens']} of answers"
+            answer.context_data["title"] = f"Usage: {requests} ({failed} failed), {tokens}"
+        return answer

@@ -242,7 +242,7 @@ def test_a_hop_that_answers_nonsense_is_left(route: Make) -> None:
     assert made.tracker.asked[0][1].code == "internal"
 
 
-@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BAD_REQUEST])
+@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BAD_REQUEST, wire.Code.BAD_GRAMMAR])
 def test_what_another_hop_would_say_too_is_the_end(route: Make, code: wire.Code) -> None:
     made = with_spare(route)
     made.paths[1].spoil = lambda answer: refusal(code)

@@ -28,14 +28,15 @@ _EXPECTED_STATUSES = frozenset({503, 504})  # no node now, no time left: whoever
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
 
-def configuration(level: str, form: str, *, quiet: Sequence[str] = ()) -> dict[str, Any]:
-    """Django's LOGGING. `quiet`: loggers of which only warnings matter."""
+def configuration(level: str, form: str, *, quiet: Sequence[str] = (), naming: str = "") -> dict[str, Any]:
+    """Django's LOGGING. `quiet`: loggers of which only warnings matter. `naming`: a filter that adds to each record."""
+    own = {"own": {"()": naming}} if naming else {}
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LineFormatter, "fmt": LINE}, "json": {"()": JsonFormatter}},
-        "filters": {"unexpected": {"()": Unexpected}},
-        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form}},
+        "filters": {"unexpected": {"()": Unexpected}, **own},
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form, "filters": list(own)}},
         "root": {"handlers": ["console"], "level": level.upper()},
         "loggers": {
             "django": {"handlers": [], "level": "INFO"},  # its own handlers would say everything twice
@@ -53,6 +54,12 @@ class Unexpected(logging.Filter):
 
 
 class LineFormatter(logging.Formatter):
+    """The id of the request that a line belongs to stands behind it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        request_id = getattr(record, "request_id", "")
+        return super().formatMessage(record) + (f" [{request_id}]" if request_id else "")
+
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
 

@@ -65,6 +65,7 @@ INSTALLED_APPS = [
     "tracker",
 ]
 MIDDLEWARE = [
+    "tracker.middleware.answers_named_and_timed",
     "django.middleware.security.SecurityMiddleware",
     "servestatic.middleware.ServeStaticMiddleware",  # no middleware here may be only synchronous: a thread per chat
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -121,5 +122,9 @@ FAILOVER_WAIT_S = env.number(
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
 
-_QUIET = ("httpx2", "httpcore2", "daphne", "twisted")
-LOGGING = logs.configuration(env.choice("LOG_LEVEL", logs.LEVELS), env.choice("LOG_FORMAT", logs.FORMATS), quiet=_QUIET)
+LOGGING = logs.configuration(
+    env.choice("LOG_LEVEL", logs.LEVELS),
+    env.choice("LOG_FORMAT", logs.FORMATS),
+    quiet=("httpx2", "httpcore2", "daphne", "twisted"),
+    naming="tracker.middleware.NamesRequest",
+)

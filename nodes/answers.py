@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from nodes import activations
 from nodes.drafts import MAX_DRAFTS
-from nodes.engine import EngineError, StepResult
+from nodes.engine import EngineError, GrammarFailed, NoGrammar, StepResult
 from nodes.events import Answer
 from nodes.sampling import Sampled, TokenLogprobs
 from nodes.sessions import Busy, Missing, Stale
@@ -91,6 +91,12 @@ def answer_of(work: Future[Any], request: wire.Request, answer: Callable[[Any], 
 def kept(work: Future[T]) -> Future[T]:
     """Its result, for somebody who may leave: the work goes on. A session is freed whether or not its head waits."""
     seen: Future[T] = Future()
+    hand_on(work, seen)
+    return seen
+
+
+def hand_on(work: Future[T], seen: Future[T]) -> None:
+    """What comes of the work, unless nobody waits for it by then."""
 
     def done(work: Future[T]) -> None:
         if work.cancelled():
@@ -104,7 +110,6 @@ def kept(work: Future[T]) -> Future[T]:
             seen.set_result(work.result())
 
     work.add_done_callback(done)
-    return seen
 
 
 def engine_error(request_id: str, error: BaseException) -> wire.Response:
@@ -116,6 +121,10 @@ def engine_error(request_id: str, error: BaseException) -> wire.Response:
             return wire.error_response(request_id, Code.MISSING, str(error), cached)
         case Busy():
             return wire.error_response(request_id, Code.BUSY, str(error))
+        case NoGrammar():
+            return wire.error_response(request_id, Code.NO_GRAMMAR, str(error))
+        case GrammarFailed():
+            return wire.error_response(request_id, Code.BAD_GRAMMAR, str(error))
         case CancelledError():
             return wire.error_response(request_id, Code.DRAINING, "this node is shutting down")
     return wire.error_response(request_id, Code.INTERNAL, str(error))

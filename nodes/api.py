@@ -18,11 +18,13 @@ from typing import Literal
 
 from nodes.answers import answer_now, answer_of, json_answer, kept, step_answer
 from nodes.chat import Chat, Head, Order
+from nodes.compiling import Compiler
 from nodes.completion import CompletionError
 from nodes.deadline import Deadline
 from nodes.engine import Engine
 from nodes.events import Answer
 from nodes.failover import FAILOVER_WAIT_S
+from nodes.grammar import Grammars
 from nodes.steps import Layers, StepHeaders, integer, required, session_of
 from nodes.tickets import TicketBook
 from relay import headers as names
@@ -50,9 +52,11 @@ class NodeApi:
         head: Head | None,
         node_key: str,
         max_chats: int = MAX_CHATS,
+        grammars: Grammars | None = None,
     ) -> None:
         self.model_name, self.layers, self._engine, self._book = model_name, layers, engine, book
         self._head, self._node_key, self._max_chats = head, node_key, max_chats
+        self._compiler = Compiler(grammars, engine.submit)
         self._chats: dict[tuple[str, int], Chat] = {}  # that run, by session and the epoch each began with
         self._num_releasing = 0  # chats that have ended and free their hops, which may take as long as a dead one
         self._idle = threading.Condition()
@@ -123,11 +127,12 @@ class NodeApi:
         )
         if step.dtype != ticket.dtype:
             raise WireError(Code.BAD_REQUEST, f"{names.DTYPE} must be {ticket.dtype}, as the ticket says")
+        grammar = step.grammar_text(request.body)
         for_engine = step.for_engine(request.body, self.layers)
         is_tail = step.end_layer == self.layers.num_layers
         if step.sampling is not None:
             self._book.spend(step.session, step.position + step.shape[1] - step.num_drafts, step.num_drafts)
-        worked = self._engine.submit(for_engine)
+        worked = self._compiler.submit(for_engine, grammar)
         return answer_of(worked, request, lambda result: step_answer(result, request.request_id, step.dtype, is_tail))
 
     def _delete(self, request: wire.Request, session: str, sender: str | None) -> Future[Answer]:

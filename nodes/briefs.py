@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
+from nodes.grammar import Grammar
 from nodes.resume import PARAM as RESUME
 from nodes.resume import ResumeError
 from nodes.sampling import Sampling
@@ -22,6 +23,7 @@ class Brief:
     prompt_ids: list[int]
     max_tokens: int  # of the whole answer
     sampling: Sampling
+    grammar: Grammar | None = None  # what the answer is held to; the sampling names it, and where the prompt ends
 
     @property
     def known_ids(self) -> list[int]:

@@ -22,11 +22,11 @@ from nodes.events import KEEPALIVE_S, Answer, Cancelled, EventStream, StreamAnsw
 from nodes.failover import FAILOVER_WAIT_S, Allow, Failover
 from nodes.forwarding import Session, chunk_size
 from nodes.generation import Generation
+from nodes.grammar import Grammars
 from nodes.hops import Dialler
 from nodes.pipeline import Pipeline
 from nodes.reroute import Rerouter
 from nodes.resume import Replay
-from nodes.sampling import Sampling
 from nodes.sessions import Stale
 from nodes.shown import shown
 from nodes.text import Tokenizer
@@ -65,6 +65,7 @@ class Head:
     vocab_size: int
     max_drafts: int = DEFAULT_DRAFTS
     rerouter: Rerouter | None = None  # None: a lost hop is the end of its sessions
+    grammars: Grammars | None = None  # None: with this tokenizer no answer can be held to a form
     keeping: Budget = field(default_factory=lambda: Budget(0))  # for activations, of all chats together
 
 
@@ -140,8 +141,8 @@ class Chat:
         order, head = self.order, self._head
         facts = head.tokenizer, head.vocab_size, head.context_length
         brief = Brief.read(order.path, order.body, order.ticket, *facts)
-        chunk_tokens = self._chunk_tokens(brief.sampling)
-        self._pipeline = self._new_pipeline(len(brief.prompt_ids) + brief.max_tokens)
+        chunk_tokens = self._chunk_tokens(brief)
+        self._pipeline = self._new_pipeline(brief)
         self._writer = writer = Writer(brief.request, brief.prompt_ids, head.tokenizer, brief.max_tokens)
         wait_s = order.failover_wait_s
         self._failover = failover = Failover(self._pipeline, head.rerouter, self._allow, self._new_hop, wait_s)
@@ -163,22 +164,23 @@ class Chat:
             self._open()
             self._stream.send(event, self.order.deadline)
 
-    def _chunk_tokens(self, sampling: Sampling) -> int:
+    def _chunk_tokens(self, brief: Brief) -> int:
         order = self.order
-        header_bytes = len(order.ticket_text) + len(sampling.to_json())
-        chunk_tokens = chunk_size(order.chunk_tokens, self._head.width, order.ticket.dtype, header_bytes)
+        header_bytes = len(order.ticket_text) + len(brief.sampling.to_json())
+        grammar_bytes = len(brief.grammar.text.encode()) if brief.grammar else 0
+        chunk_tokens = chunk_size(order.chunk_tokens, self._head.width, order.ticket.dtype, header_bytes, grammar_bytes)
         if not chunk_tokens:
             message = f"logit_bias is too long beside a route of {len(order.ticket.hops)} nodes: give fewer entries"
             raise CompletionError(400, wire.Code.BAD_REQUEST, message, "logit_bias")
         return chunk_tokens
 
-    def _new_pipeline(self, reserve_tokens: int) -> Pipeline:
+    def _new_pipeline(self, brief: Brief) -> Pipeline:
         order, head = self.order, self._head
-        ticket = order.ticket
+        ticket, reserve_tokens = order.ticket, len(brief.prompt_ids) + brief.max_tokens
         session = Session(ticket.session, ticket.epoch, order.ticket_text, ticket.dtype, reserve_tokens, order.deadline)
         hops = [self._new_hop(hop) for hop in order.hops]
         kept = Boundaries(head.keeping)
-        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops, kept)
+        return Pipeline(session, head.engine, ticket.hops[0][1:], head.peer_id, hops, kept, brief.grammar)
 
     def _new_hop(self, hop: Hop) -> DownstreamHop:
         return DownstreamHop(hop, self._head.dialler)

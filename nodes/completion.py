@@ -14,7 +14,7 @@ from relay.wire import Code
 
 DEFAULT_MAX_TOKENS = 1024  # when the request names no number
 MAX_STOPS = 4
-_SAMPLING = frozenset(field.name for field in fields_of(Sampling)) - {"prompt_tokens"}
+_SAMPLING = frozenset(field.name for field in fields_of(Sampling)) - {"prompt_tokens", "grammar"}
 
 
 class CompletionError(Exception):

@@ -29,7 +29,10 @@ RELEASE_DEADLINE_S = 5.0
 NODE_FAILED = "node_failed"
 
 # Answers of the node itself: asking it again on another path would change nothing.
-_FINAL = {Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL}
+_FINAL = {
+    *(Code.STALE, Code.MISSING, Code.BUSY, Code.BAD_REQUEST, Code.INTERNAL),
+    *(Code.NO_GRAMMAR, Code.BAD_GRAMMAR),
+}
 
 _FULL = {Code.BUSY, Code.PEER_BUSY, Code.RATE_LIMITED}
 
@@ -41,6 +44,7 @@ class HopRefused(Exception):
         self, where: str, code: str, message: str, num_cached: int = 0, hop: DownstreamHop | None = None
     ) -> None:
         super().__init__(f"pipeline error: {where}: {message}")
+        self.message = message
         self.code, self.num_cached, self.hop = code, num_cached, hop
 
 
@@ -97,6 +101,7 @@ class DownstreamHop:
         self.num_held = 0  # tokens of the session that it holds, as far as is known here
         self.num_replays = 0  # how often it had lost some of them
         self.is_lost = False  # until it answers a step again
+        self.knows_grammar = False  # of the session's answer, as far as is known here
         self._silent_s = 0.0  # for so long it had been asked in vain: it may be slow, which its next answer tells
         self.statistics = HopStatistics(path=self._paths[0].name if self._paths else "direct")
 

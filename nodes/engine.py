@@ -25,6 +25,8 @@ from nodes.schedule import Schedule
 from nodes.sessions import Busy, Sessions
 from nodes.shard import Row, Shard
 from nodes.work import EngineError as EngineError  # what whoever uses the engine knows it by
+from nodes.work import GrammarFailed as GrammarFailed
+from nodes.work import NoGrammar as NoGrammar
 from nodes.work import NotNumbers as NotNumbers
 from nodes.work import OutOfMemory as OutOfMemory
 from nodes.work import Step as Step

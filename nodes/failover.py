@@ -28,7 +28,7 @@ FAILOVER_WAIT_S = 20.0  # where the site names no other
 ASK_DEADLINE_S = 5.0
 LEAST_LEFT_S = 1.0  # of a request's time: with less another route would only begin
 LEAST_PAUSE_S, MOST_JITTER_S = 0.25, 0.75  # between two tries
-_FINAL = {Code.STALE, Code.BAD_REQUEST}  # another hop would say the same
+_FINAL = {Code.STALE, Code.BAD_REQUEST, Code.BAD_GRAMMAR}  # another hop would say the same
 
 Allow = Callable[[str, int, list[Hop]], Ticket]  # (ticket, epoch, hops after the head) as NodeApi checks them
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from nodes import activations
 from nodes.answers import read_sampled
 from nodes.deadline import Deadline
-from nodes.downstream import DownstreamHop, HopFailed
+from nodes.downstream import DownstreamHop, HopFailed, HopRefused
 from nodes.drafts import MAX_DRAFTS
+from nodes.grammar import Grammar
 from nodes.hops import HopAnswer
 from nodes.sampling import Sampled, Sampling
 from relay import headers as names
@@ -45,6 +46,7 @@ class StepInHand:
     position: int
     sampling: Sampling | None
     num_drafts: int = 0
+    grammar: Grammar | None = None  # the one that the sampling names
     boundary: int = 0  # the first layer that it hasn't been through
     body: bytes = b""  # activations before that layer, as they cross
     shape: str = ""  # of these
@@ -83,7 +85,7 @@ class StepInHand:
         headers = self._headers(hop, session) | {names.TOKENS: ",".join(map(str, self.token_ids))}
         if self.sampling is not None:
             headers[names.SAMPLING] = self.sampling.to_json()
-        answer = hop.step(headers, self.body, session.deadline, usual_s)
+        answer = self._in_form(hop, headers, session, usual_s)
         self._passed(hop)
         try:
             return read_sampled(answer.body), _drafts_taken(answer)
@@ -94,6 +96,23 @@ class StepInHand:
     def _passed(self, hop: DownstreamHop) -> None:
         hop.num_held = self.end
         hop.statistics.reach(self.sure_end)
+
+    def _in_form(self, hop: DownstreamHop, headers: dict[str, str], session: Session, usual_s: float) -> HopAnswer:
+        """The tail's answer. What the answer's grammar is, it is told before it samples by it, and when it has
+        forgotten: it then asks before it touches anything."""
+        grammar = self.grammar if self.sampling is not None else None
+        if grammar is None or hop.knows_grammar:
+            try:
+                return hop.step(headers, self.body, session.deadline, usual_s)
+            except HopRefused as error:
+                if grammar is None or error.code != Code.NO_GRAMMAR:
+                    raise
+        hop.knows_grammar = False
+        text = grammar.text.encode()
+        told = headers | {names.GRAMMAR_BYTES: str(len(text))}
+        answer = hop.step(told, self.body + text, session.deadline, usual_s)
+        hop.knows_grammar = True
+        return answer
 
     def _headers(self, hop: DownstreamHop, session: Session) -> dict[str, str]:
         headers = session.headers() | {
@@ -113,13 +132,15 @@ class StepInHand:
         return headers
 
 
-def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0) -> int:
+def chunk_size(asked: int, width: int, dtype: str, header_bytes: int = 0, grammar_bytes: int = 0) -> int:
     """Tokens per prefill step: the model's number, unless their activations or ids wouldn't fit in a message.
 
-    header_bytes: of the ticket and the sampling, beside which the ids travel. 0 where not even one id fits.
+    header_bytes: of the ticket and the sampling, beside which the ids travel; grammar_bytes: of the text that
+    travels with the activations. 0 where not even one id fits.
     """
+    most = names.most_tokens(width, dtype, grammar_bytes)
     room = (MAX_META_BYTES - _OTHER_HEADERS_BYTES - header_bytes) // _ID_BYTES
-    return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, names.most_tokens(width, dtype))), room))
+    return max(0, min(max(1, min(asked, MAX_CHUNK_TOKENS, most)), room))
 
 
 def _drafts_taken(answer: HopAnswer) -> int:

@@ -17,6 +17,7 @@ from nodes.downstream import DownstreamHop, HopFailed, HopStatistics
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Engine, Step, StepResult
 from nodes.forwarding import Session, StepInHand
+from nodes.grammar import Grammar
 from nodes.route import Route
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from relay.wire import Code
@@ -33,10 +34,11 @@ class Pipeline:
         peer_id: str,
         hops: list[DownstreamHop],
         kept: Boundaries | None = None,
+        grammar: Grammar | None = None,
     ) -> None:
         self._route = Route(session, local, hops)
         self._kept = kept or Boundaries(Budget(0))
-        self._engine, self._peer_id = engine, peer_id
+        self._engine, self._peer_id, self._grammar = engine, peer_id, grammar
         self._num_steps = 0
         self._in_hand: StepInHand | None = None
         self._drafts_taken = 0 if hops else MAX_DRAFTS  # by the tail, as far as is known
@@ -55,7 +57,9 @@ class Pipeline:
     ) -> list[Sampled]:
         """One step through every layer. The sampled tokens: the drafts that are right and one more, none when
         `sampling` is None. When it has raised HopFailed or HopRefused, the same step again goes on where it was."""
-        step = self._taken_up(StepInHand(self._num_steps + 1, tuple(token_ids), position, sampling, num_drafts))
+        grammar = self._grammar if sampling is not None and sampling.grammar else None
+        new = StepInHand(self._num_steps + 1, tuple(token_ids), position, sampling, num_drafts, grammar)
+        step = self._taken_up(new)
         if step.boundary:
             sampled = self.run_downstream_pipeline(step)
         else:
@@ -169,6 +173,7 @@ class Pipeline:
                 sampling=None if self.hops else step.sampling,
                 reserve_tokens=self.session.reserve_tokens if step.position == 0 else 0,
                 num_drafts=step.num_drafts,
+                grammar=None if self.hops else step.grammar,
             )
         )
         if self.hops:

@@ -55,4 +55,5 @@ def _taken_over(known: DownstreamHop | None, hop: DownstreamHop) -> DownstreamHo
     if known.hop == hop.hop and not known.is_lost:
         return known
     hop.num_held, hop.statistics = known.num_held, known.statistics
+    hop.knows_grammar = known.knows_grammar
     return hop

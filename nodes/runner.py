@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import torch
 
+from nodes.grammar import Grammar, GrammarError, GrammarState
 from nodes.sampling import Sampled, SamplingError, verify
 from nodes.sessions import Busy, Missing, Session, Sessions, Stale
 from nodes.shard import Row, Shard, ShardCache
-from nodes.work import EngineError, NotNumbers, OutOfMemory, StepResult, Work, check, step_result
+from nodes.work import EngineError, GrammarFailed, NotNumbers, OutOfMemory, StepResult, Work, check, step_result
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +132,14 @@ class Runner:
         if step.sampling is None:
             return []
         so_far: Sequence[int] = step.token_ids
-        if step.sampling.is_penalised:  # only then they are looked at
+        if step.sampling.is_penalised or step.grammar:  # only then they are looked at
             so_far = [*task.session.token_ids, *so_far]
-        drafts = step.token_ids[num_tokens - step.num_drafts :]
+        drafts, end = step.token_ids[num_tokens - step.num_drafts :], step.position + num_tokens
         try:
-            return verify(logits, step.sampling, step.position + num_tokens - step.num_drafts, so_far, drafts)
+            state = _state(task.session, step.grammar) if step.grammar else None
+            return verify(logits, step.sampling, end - step.num_drafts, so_far, drafts, state)
+        except GrammarError as error:
+            raise GrammarFailed(f"the answer can't be held to its form: {error}") from None
         except SamplingError as error:
             raise EngineError(str(error)) if _are_numbers(logits) else self._not_numbers(task) from error
 
@@ -162,6 +166,14 @@ class Runner:
             return NotNumbers(f"the activations that came to {where} are not numbers (NaN or infinity)")
         what = "logits" if end_layer == self._shard.num_layers else "activations"
         return NotNumbers(f"the {what} that {where} computed are not numbers (NaN or infinity)")
+
+
+def _state(session: Session[ShardCache, StepResult], grammar: Grammar) -> GrammarState:
+    """The session's, begun anew where it is of another grammar."""
+    state = session.grammar_state
+    if not isinstance(state, GrammarState) or state.digest != grammar.digest:
+        state = session.grammar_state = grammar.begin()
+    return state
 
 
 def _are_numbers(output: torch.Tensor) -> bool:

@@ -1,7 +1,8 @@
 """How the next token is chosen, and the choice: the greedy one, or one drawn so that drawing again gives the same.
 
 What a request may ask for travels with each step to the tail, as JSON. In this order it acts on the model's logits:
-repetition penalty, frequency and presence penalty, logit bias; then temperature; then top_k, top_p, min_p (draws.py).
+repetition penalty, frequency and presence penalty, logit bias; then its grammar, which takes away what can't follow;
+then temperature; then top_k, top_p, min_p (draws.py).
 Log probabilities are of the model's own distribution, before all of these.
 """
 
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +29,17 @@ MAX_BIASES = 300
 MAX_TOP_LOGPROBS = 20
 LEAST_LOGPROB = -9999.0  # OpenAI's word for a token that can't come; JSON has no infinity
 _MAX_ID = 2**31 - 1
+_GRAMMAR = re.compile(r"[0-9a-f]{32}")
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Constraint(Protocol):
+    """What an answer must be like (grammar.py)."""
+
+    def forbid(self, row: Logits, ids: Sequence[int]) -> None:
+        """Makes minus infinity, in place, of the logits of all that can't follow `ids`, the answer so far; some stay.
+        Raises GrammarError."""
 
 
 class SamplingError(ValueError):
@@ -79,6 +90,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
     top_logprobs: int | None = None  # None: no log probabilities; 0: of the sampled token alone
     prompt_tokens: int = 0  # where the prompt ends and what was generated begins
+    grammar: str = ""  # which one the answer is held to: its digest
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, 0, MAX_TEMPERATURE)
@@ -95,6 +107,8 @@ class Sampling:
         if self.top_logprobs is not None:
             _check_whole("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         _check_whole("prompt_tokens", self.prompt_tokens, 0, _MAX_ID)
+        if self.grammar and not (isinstance(self.grammar, str) and _GRAMMAR.fullmatch(self.grammar)):
+            _refuse("grammar", "must be 32 hex digits")
         if self.logit_bias:
             _check_biases(self.logit_bias)
 
@@ -135,20 +149,27 @@ GREEDY = Sampling(temperature=0.0, top_p=1.0, seed=0)
 
 
 def verify(
-    logits: torch.Tensor, sampling: Sampling, position: int, token_ids: Sequence[int], drafts: Sequence[int] = ()
+    logits: torch.Tensor,
+    sampling: Sampling,
+    position: int,
+    token_ids: Sequence[int],
+    drafts: Sequence[int] = (),
+    constraint: Constraint | None = None,
 ) -> list[Sampled]:
     """The tokens from `position` on: those of the drafts that are what would have been chosen, and the next one.
 
     logits: [1 + drafts, vocab_size], float32, after the token before `position` and after each draft. token_ids: of
-    all positions before, ending with the drafts; looked at only where something is penalised. Without drafts this is
-    the choice of one token. Raises SamplingError where logits aren't numbers.
+    all positions before, ending with the drafts; looked at only where something is penalised or the answer is held to
+    a grammar. Without drafts this is the choice of one token. Raises SamplingError where logits aren't numbers, and
+    GrammarError.
     """
     rows: Logits = logits.cpu().numpy()
     num_before = len(token_ids) - len(drafts)
+    looks_back = sampling.is_penalised or constraint is not None
     sampled = []
     for number, row in enumerate(rows):
-        before = token_ids[: num_before + number] if sampling.is_penalised else ()
-        sampled.append(_choose(row, sampling, position + number, before))
+        before = token_ids[: num_before + number] if looks_back else ()
+        sampled.append(_choose(row, sampling, position + number, before, constraint))
         if number < len(drafts) and sampled[-1].token_id != drafts[number]:
             break
     return sampled
@@ -159,17 +180,23 @@ def sample(logits: torch.Tensor, sampling: Sampling, position: int, token_ids: S
     return verify(logits.unsqueeze(0), sampling, position, token_ids)[0].token_id
 
 
-def _choose(row: Logits, sampling: Sampling, position: int, before: Sequence[int]) -> Sampled:
+def _choose(
+    row: Logits, sampling: Sampling, position: int, before: Sequence[int], constraint: Constraint | None
+) -> Sampled:
     best = int(row.argmax())  # the first of equals; a NaN, if there is one
     if not math.isfinite(row[best]):
         raise SamplingError("the model's logits are not numbers")
     asked = sampling.top_logprobs
     changed = row
-    if sampling.is_penalised or sampling.logit_bias:
+    if sampling.is_penalised or sampling.logit_bias or constraint:
         changed = row.copy()
         _penalise(changed, sampling, before)
         _add_biases(changed, sampling)
+        if constraint:
+            constraint.forbid(changed, before[sampling.prompt_tokens :])
         best = int(changed.argmax())
+        if not math.isfinite(changed[best]):
+            raise SamplingError("the model thinks nothing possible that its answer's grammar allows")
     chosen = best if sampling.temperature == 0 else _draw(changed, best, sampling, position)
     return Sampled(chosen, None if asked is None else logprobs_of(row, chosen, asked))
 

@@ -18,6 +18,7 @@ from nodes.deadline import Deadline
 from nodes.engine import Engine, NotNumbers
 from nodes.executors import load_shard
 from nodes.facts import keeps_dense
+from nodes.grammar import Grammars
 from nodes.hops import Dialler
 from nodes.loading import Loading
 from nodes.options import NodeOptions
@@ -73,16 +74,17 @@ class Serving:
         options, registration = self._options, self._registration
         self._book.set_keys(registration.standing.ticket_keys)
         # A tokenizer that can't be used is said before hours of loading.
-        tokenizer = Tokenizer.load(self._folder, options.tokenizer) if registration.start_layer == 0 else None
+        tokenizer = self._tokenizer()
         shard = _load(self._folder, registration, options, self._loading)
         self._engine = engine = Engine(shard, self._max_cached_tokens, node=options.name)
         engine.start()
         self._ms_per_layer = _pace(engine)
         if self._folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)
-        head = self._head(engine, tokenizer) if tokenizer else None
+        grammars = Grammars(tokenizer, shard.vocab_size) if tokenizer else None
+        head = self._head(engine, tokenizer, grammars) if tokenizer and shard.is_head else None
         name, key = model_name(options.model), registration.node_key
-        self._api = NodeApi(name, _layers(shard), engine, self._book, head, key)
+        self._api = NodeApi(name, _layers(shard), engine, self._book, head, key, grammars=grammars)
         self._follow()
 
     def open(self, server: NodeServer | None) -> None:
@@ -142,7 +144,21 @@ class Serving:
         for session in standing.move:
             self._api.move(session)
 
-    def _head(self, engine: Engine, tokenizer: Tokenizer) -> Head:
+    def _tokenizer(self) -> Tokenizer | None:
+        """The head's, and the tail's, which holds answers to a form by it and does without otherwise. Raises
+        ModelError."""
+        start, end = self._registration.start_layer, self._registration.end_layer
+        if start > 0 and end < self._folder.num_layers:
+            return None
+        try:
+            return Tokenizer.load(self._folder, self._options.tokenizer)
+        except ModelError as error:
+            if start == 0:
+                raise
+            logger.warning("Without a tokenizer this node ends no chat whose answer is of a given form: %s", error)
+            return None
+
+    def _head(self, engine: Engine, tokenizer: Tokenizer, grammars: Grammars | None) -> Head:
         options, registration, shard = self._options, self._registration, engine.shard
         url, key = registration.relay_url, registration.node_key
         dialler = Dialler(url, key, self._tls, self._tunnel, options.prefer, options.patience_s)
@@ -156,6 +172,7 @@ class Serving:
             shard.vocab_size,
             options.max_drafts,
             TrackerRerouter(options.tracker_url, key, self._tls),
+            grammars,
             Budget(options.kept_mb * 1_000_000),
         )
 

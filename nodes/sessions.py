@@ -55,6 +55,7 @@ class Session(Generic[CacheT, AnswerT]):
     token_ids: list[int] = field(default_factory=list)  # at the cache's positions, where the steps brought them
     cache: CacheT | None = None
     answer: AnswerT | None = None  # of the highest step
+    grammar_state: object | None = None  # where the answer is in its grammar: whoever samples keeps it here
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ class Sessions(Generic[CacheT, AnswerT]):
 
     def _empty(self, session: Session[CacheT, AnswerT]) -> None:
         self._set_length(session, 0)
-        session.cache, session.layers, session.answer = None, None, None
+        session.cache, session.layers, session.answer, session.grammar_state = None, None, None, None
 
     def _remove(self, session: Session[CacheT, AnswerT]) -> None:
         self._empty(session)

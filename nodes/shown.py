@@ -7,7 +7,7 @@ import logging
 from nodes.completion import CompletionError
 from nodes.deadline import DeadlineOver
 from nodes.downstream import NODE_FAILED, HopFailed, HopRefused
-from nodes.engine import EngineError
+from nodes.engine import EngineError, GrammarFailed
 from nodes.resume import ResumeMismatch
 from nodes.sessions import Busy, Stale
 from relay import wire
@@ -29,6 +29,10 @@ def shown(error: Exception) -> CompletionError:
             return CompletionError(wire.STATUS[wire.Code(code)], code, str(error))
         case Busy():
             return CompletionError(503, wire.Code.BUSY, str(error))
+        case HopRefused(code=wire.Code.BAD_GRAMMAR):
+            return CompletionError(400, wire.Code.BAD_GRAMMAR, error.message)
+        case GrammarFailed():
+            return CompletionError(400, wire.Code.BAD_GRAMMAR, str(error))
         case Stale():
             return CompletionError(409, wire.Code.STALE, "the session goes on at another head")
         case HopFailed() | HopRefused():

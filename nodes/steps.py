@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nodes import activations
 from nodes.drafts import MAX_DRAFTS
 from nodes.engine import Step
+from nodes.grammar import MAX_GRAMMAR_BYTES, digest_of
 from nodes.sampling import Sampling
 from relay import headers as names
 from relay.headers import is_session_id
@@ -45,6 +46,7 @@ class StepHeaders:
     token_ids: tuple[int, ...] | None
     sampling: Sampling | None
     num_drafts: int
+    grammar_bytes: int
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> StepHeaders:
@@ -62,7 +64,23 @@ class StepHeaders:
             token_ids=_token_ids(headers),
             sampling=_sampling(headers),
             num_drafts=integer(headers, names.DRAFTS, default=0),
+            grammar_bytes=integer(headers, names.GRAMMAR_BYTES, default=0),
         )
+
+    def grammar_text(self, body: bytes) -> str | None:
+        """The grammar's, where it has come with the step. Raises WireError 400 for one that the sampling doesn't
+        name."""
+        if not self.grammar_bytes:
+            return None
+        if self.grammar_bytes > min(len(body), MAX_GRAMMAR_BYTES):
+            raise _bad(names.GRAMMAR_BYTES, f"must be of the body, and at most {MAX_GRAMMAR_BYTES}")
+        try:
+            text = body[-self.grammar_bytes :].decode()
+        except UnicodeDecodeError:
+            raise _bad(names.GRAMMAR_BYTES, "of the body must be UTF-8") from None
+        if self.sampling is None or self.sampling.grammar != digest_of(text):
+            raise _bad(names.SAMPLING, "must name the grammar that comes with the step")
+        return text
 
     def for_engine(self, body: bytes, layers: Layers) -> Step:
         """The engine's step. Raises WireError 400 for what doesn't fit the node or the body."""
@@ -75,7 +93,7 @@ class StepHeaders:
         if self.position + num_tokens > layers.context_length:
             raise _bad(names.POSITION, f"and the step's tokens exceed the context of {layers.context_length}")
         try:
-            hidden = activations.decode(body, self.shape, self.dtype)
+            hidden = activations.decode(body[: len(body) - self.grammar_bytes], self.shape, self.dtype)
         except activations.ActivationError as error:
             raise WireError(Code.BAD_REQUEST, f"{names.SHAPE}, {names.DTYPE} and the body don't fit: {error}") from None
         return Step(

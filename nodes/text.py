@@ -47,6 +47,11 @@ class Tokenizer:
             eos_ids |= _eos_ids(folder.path, tokenizer)
         return cls(tokenizer, eos_ids)
 
+    @property
+    def backend(self) -> Any:
+        """The tokenizer as transformers has it."""
+        return self._tokenizer
+
     def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """Token ids of the messages and the beginning of the answer. Raises PromptError, ChatTemplateMissing."""
         if not self._has_chat_template():

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from nodes.grammar import Grammar
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
 from nodes.sessions import Busy, StepKey
 from nodes.shard import Shard
@@ -19,6 +20,14 @@ class EngineError(Exception):
 
 class NotNumbers(EngineError):
     """A NaN or an infinity came out of the layers."""
+
+
+class NoGrammar(EngineError):
+    """The grammar that the answer is held to isn't known here. Nothing was touched."""
+
+
+class GrammarFailed(EngineError):
+    """The answer can't be held to its grammar: whoever asked for it has to ask for another."""
 
 
 class OutOfMemory(Busy):
@@ -40,6 +49,7 @@ class Step:
     sampling: Sampling | None  # at the tail: how to choose the next token; None: nothing is sampled
     reserve_tokens: int = 0  # on the first step: tokens the session may come to hold
     num_drafts: int = 0  # of the last tokens, how many are guesses that the tail accepts or replaces
+    grammar: Grammar | None = None  # the one that the sampling names
 
     @property
     def num_tokens(self) -> int:
@@ -92,6 +102,8 @@ def check(step: Step, num_tokens: int, shard: Shard) -> None:
         raise EngineError(f"positions {step.position}:{end} aren't in the context of {shard.context_length}")
     if not 0 <= step.num_drafts < num_tokens:
         raise EngineError(f"{step.num_drafts} drafts aren't fewer than the step's {num_tokens} tokens")
+    if step.sampling and step.sampling.grammar != (step.grammar.digest if step.grammar else ""):
+        raise EngineError("the grammar that the answer is held to isn't here")
     if step.hidden is None:
         if step.start_layer > 0:
             raise EngineError("a step that starts after layer 0 brings activations")

@@ -48,9 +48,9 @@ def is_session_id(text: str) -> bool:
     return _SESSION_ID.fullmatch(text) is not None
 
 
-def most_tokens(width: int, dtype: str) -> int:
-    """Tokens of one step whose activations still fit in a body."""
-    return MAX_BODY_BYTES // (width * DTYPE_BYTES[dtype])
+def most_tokens(width: int, dtype: str, beside_bytes: int = 0) -> int:
+    """Tokens of one step whose activations still fit in a body, with so many bytes of a grammar beside them."""
+    return (MAX_BODY_BYTES - beside_bytes) // (width * DTYPE_BYTES[dtype])
 
 
 def is_peer_id(text: str) -> bool:

@@ -69,6 +69,8 @@ class Code(StrEnum):
     NOT_FOUND = "not_found"
     STALE = "stale"  # a later epoch or step has been seen
     MISSING = "missing"  # the cache is shorter than the step's position
+    NO_GRAMMAR = "no_grammar"  # the tail doesn't know the grammar that a step is sampled by
+    BAD_GRAMMAR = "bad_grammar"  # an answer can't be held to its grammar, by whatever tail
     CONFLICT = "conflict"  # a request_id in use on this socket; a registration replaced by a newer one
     TOO_LARGE = "too_large"
     RATE_LIMITED = "rate_limited"
@@ -84,11 +86,13 @@ class Code(StrEnum):
 
 STATUS = {
     Code.BAD_REQUEST: 400,
+    Code.BAD_GRAMMAR: 400,
     Code.UNAUTHORIZED: 401,
     Code.FORBIDDEN: 403,
     Code.NOT_FOUND: 404,
     Code.STALE: 409,
     Code.MISSING: 409,
+    Code.NO_GRAMMAR: 409,
     Code.CONFLICT: 409,
     Code.TOO_LARGE: 413,
     Code.UPGRADE: 426,

@@ -7,15 +7,15 @@ from typing import Any
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from relay import presence
 from relay.auth import forget
-from tracker import accusations, epochs
+from tracker import accusations, contributions, epochs
 from tracker import key_admin as key_admin  # registers its tables
 from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline
-from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop, Shard
+from tracker.models import ApiKey, ChatSession, Contribution, Failover, LanguageModel, Node, SessionHop, Shard
 from tracker.words import layers_in_words
 
 
@@ -152,7 +152,18 @@ class LanguageModelAdmin(ModelAdmin):
 
 class SessionHopInline(ReadOnly, TabularInline):
     model = SessionHop
-    fields = ("epoch", "position", "node_name", "layers", "path", "steps", "ms_per_token", "compute_ms", "queue_ms")
+    fields = (
+        "epoch",
+        "position",
+        "node_name",
+        "layers",
+        "path",
+        "steps",
+        "tokens",
+        "ms_per_token",
+        "compute_ms",
+        "queue_ms",
+    )
     readonly_fields = fields
     can_delete = False
 
@@ -177,11 +188,17 @@ class FailoverInline(ReadOnly, TabularInline):
 
 @admin.register(ChatSession)
 class ChatSessionAdmin(ReadOnly, ModelAdmin):
-    list_display = ("short_id", "model", "current_state", "api_key", "started", "completion_tokens", "finish_reason")
+    list_display = (
+        *("short_id", "model", "choice", "current_state", "api_key", "user", "started"),
+        *("completion_tokens", "finish_reason"),
+    )
     list_filter = ("state", "failovers__kind", "model", "started")
     list_select_related = ("model", "api_key")
     search_fields = (
         "completion_id",
+        "request_id",
+        "user",
+        "metadata",
         "model__name",
         "api_key__label",
         "error_code",
@@ -194,3 +211,22 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:
         return session.state_at(timezone.now())
+
+
+@admin.register(Contribution)
+class ContributionAdmin(ReadOnly, ModelAdmin):
+    """Above the rows stand the sums of those that the filters leave, by owner and by node."""
+
+    list_display = ("day", "node_name", "owner_label", "model_name", "sessions", "tokens", "token_layers")
+    list_filter = (("day", admin.DateFieldListFilter), "model_name", "owner_label", "node_name")
+    date_hierarchy = "day"
+    search_fields = ("node_name", "owner_label", "model_name")
+    list_per_page = 100
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        page = super().changelist_view(request, extra_context)
+        told = getattr(page, "context_data", None) or {}  # without rows to show where it leads elsewhere
+        if "cl" in told:
+            rows, by = told["cl"].queryset, {"owner": "owner_label", "node": "node_name"}
+            told["totals"] = {who: contributions.totals(rows, field) for who, field in by.items()}
+        return page

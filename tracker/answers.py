@@ -9,7 +9,7 @@ from typing import Any
 
 from tracker import calls, callshapes, logprobs
 from tracker.calls import CallReader, Markup
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Report
 from tracker.logprobs import TokenLogprobs
 
@@ -224,4 +224,4 @@ def event(fields: Mapping[str, Any]) -> bytes:
 
 
 def error_event(error: ApiError) -> bytes:
-    return event(error.as_openai())
+    return event(told(error).as_openai())

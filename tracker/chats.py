@@ -74,7 +74,7 @@ class Outcome:
 
     state: str = ChatSession.State.FAILED
     ttft_ms: float | None = None
-    error_code: str = "internal"
+    error_code: str = "internal_error"
     error_message: str = ""
 
 
@@ -251,4 +251,5 @@ def _deadline_s(wanted: float | None) -> float:
 
 def _session_fields(asked: ChatRequest | CompletionRequest, now: datetime) -> dict[str, Any]:
     """Of the row of each choice, what the client has said, and when."""
-    return {"is_streamed": bool(asked.stream), "started": now, "last_news": now}
+    kept = {"user": asked.wanted_user, "metadata": asked.wanted_metadata, "is_streamed": bool(asked.stream)}
+    return kept | {"started": now, "last_news": now}

@@ -1,11 +1,68 @@
-"""Errors that an API answers with: OpenAI's shape for users, {"error": {code, message}} for nodes."""
+"""Errors that an API answers with: OpenAI's shape for users, {"error": {code, message}} for nodes.
+
+Users get the codes of one table, each with its status (docs/api.md shows it). Nodes and the relay say what went wrong
+in codes of theirs; `told` translates them, and is where every error of the API passes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 RETRY_AFTER_S = 5  # a node that restarts, or one that takes over, is back in about this time
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    status: int
+    words: str
+
+
+CODES = {
+    "invalid_json": Meaning(400, "the body is no JSON object"),
+    "missing_required_parameter": Meaning(400, "the parameter has to be given"),
+    "invalid_value": Meaning(400, "the parameter can't have this value"),
+    "unknown_parameter": Meaning(400, "there is no such parameter"),
+    "unsupported_parameter": Meaning(400, "the parameter asks for something that can't be had here"),
+    "string_above_max_length": Meaning(400, "the prompt is longer than can be sent to a node"),
+    "context_length_exceeded": Meaning(400, "the prompt leaves no room in the model's context"),
+    "above_key_limit": Meaning(400, "it takes more than the key is given in all; no waiting helps"),
+    "chat_template_missing": Meaning(400, "the model has no chat template; use /v1/completions"),
+    "invalid_api_key": Meaning(401, "the API key is missing, unknown, revoked or expired"),
+    "model_not_found": Meaning(404, "there is no such model, or the key may not ask it"),
+    "unknown_url": Meaning(404, "there is nothing at this path"),
+    "method_not_allowed": Meaning(405, "the path wants the method that `Allow` names"),
+    "too_large": Meaning(413, "the body is over 4 MiB"),
+    "rate_limit_exceeded": Meaning(429, "a limit of the key is reached, or many bad keys came from your address"),
+    "internal_error": Meaning(500, "the site's own fault; its log has more under the x-request-id"),
+    "node_failed": Meaning(502, "a node was lost or failed, and no other could go on in time"),
+    "resume_mismatch": Meaning(502, "the node that took over makes another text of the same tokens"),
+    "no_route": Meaning(503, "no nodes for all layers now; the message names the layers"),
+    "busy": Meaning(503, "the nodes have no room for so many tokens now"),
+    "draining": Meaning(503, "the site is shutting down, to start again"),
+    "deadline_exceeded": Meaning(504, "the answer wasn't finished in its time"),
+}
+
+# What nodes, the relay and the parts that both APIs share say, where users are told another code.
+_TOLD = {
+    "bad_request": "invalid_value",
+    "deadline": "deadline_exceeded",
+    "head_silent": "node_failed",
+    "internal": "node_failed",
+    "peer_busy": "busy",
+}
+_OF_STATUS = {
+    400: "invalid_value",
+    401: "invalid_api_key",
+    404: "unknown_url",
+    405: "method_not_allowed",
+    413: "too_large",
+    429: "rate_limit_exceeded",
+    500: "internal_error",
+    503: "busy",
+    504: "deadline_exceeded",
+}
 
 
 class ApiError(Exception):
@@ -26,7 +83,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         if status == 401:
             self.headers.setdefault("WWW-Authenticate", "Bearer")
-        if status == 503:
+        if status in (429, 503):
             self.headers.setdefault("Retry-After", str(RETRY_AFTER_S))
 
     def as_openai(self) -> dict[str, Any]:
@@ -36,6 +93,28 @@ class ApiError(Exception):
 
     def as_wire(self) -> dict[str, Any]:
         return {"error": {"code": self.code or "error", "message": self.message}}
+
+
+def told(error: ApiError) -> ApiError:
+    """The error as a user is told it: with a code of the table, and its status."""
+    code = _code_for(error)
+    status = CODES[code].status
+    if (code, status) == (error.code, error.status):
+        return error
+    return ApiError(status, error.message, code=code, param=error.param, headers=error.headers)
+
+
+def _code_for(error: ApiError) -> str:
+    code = _TOLD.get(error.code or "", error.code or "")
+    if code in CODES:
+        return code
+    return _OF_STATUS.get(error.status, "node_failed" if error.status > 500 else "invalid_value")
+
+
+def of_status(status: int) -> ApiError:
+    """Of an answer that Django gave by itself: a host that isn't ours, a path of no view, a fault."""
+    code = _OF_STATUS.get(status, "internal_error" if status > 500 else "invalid_value")
+    return ApiError(status, f"This request can't be answered: {CODES[code].words}.", code=code)
 
 
 def writable(text: str) -> str:

@@ -140,7 +140,7 @@ def _read_data(data: bytes) -> Iterator[Event]:
         if fields.get("error"):
             yield Failure(_text(fields["error"]["code"]), _text(fields["error"]["message"]))
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BadStream(f"an event can't be read: {type(error).__name__} {error}") from None
+        raise BadStream("an event can't be read") from error
 
 
 def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:

@@ -14,6 +14,9 @@ MAX_BIASES = 300
 MAX_BIAS = 100
 MAX_TOP_LOGPROBS = 20  # of a chat; a completion's logprobs are at most 5, as OpenAI has it
 MAX_USER_CHARS = 512  # as its column
+MAX_METADATA = 16  # entries
+MAX_METADATA_KEY_CHARS = 64
+MAX_METADATA_VALUE_CHARS = 512
 MAX_SAFETY_CHARS = 128  # as OpenAI has it
 INT64 = (-(2**63), 2**63 - 1)
 
@@ -32,18 +35,11 @@ def stop_list(value: Any) -> Any:
         raise ValueError(f"has {len(stops)} entries; up to {MAX_STOPS} are allowed")
     if any(not stop or len(stop) > MAX_STOP_CHARS for stop in stops):
         raise ValueError(f"must be strings of 1 to {MAX_STOP_CHARS} characters")
-    return [is_text(stop) for stop in stops]
+    return [is_writable(stop) for stop in stops]
 
 
 def one_prompt(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
-
-
-def is_text(value: str) -> str:
-    """Not empty, and such that it can be sent on."""
-    if not value:
-        raise ValueError("must not be empty")
-    return is_writable(value)
 
 
 def is_name(value: str) -> str:
@@ -77,13 +73,36 @@ def bias_table(value: Any) -> Any:
     return {str(int(key)): float(bias) for key, bias in value.items()}
 
 
+def metadata_table(value: Any) -> Any:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise ValueError("must be an object whose values are strings")
+    if len(value) > MAX_METADATA:
+        raise ValueError(f"has {len(value)} entries; up to {MAX_METADATA} are allowed")
+    if not all(1 <= len(key) <= MAX_METADATA_KEY_CHARS for key in value):
+        raise ValueError(f"must have keys of 1 to {MAX_METADATA_KEY_CHARS} characters")
+    if any(len(text) > MAX_METADATA_VALUE_CHARS for text in value.values()):
+        raise ValueError(f"must have values of up to {MAX_METADATA_VALUE_CHARS} characters")
+    return {is_name(key): is_name(text) for key, text in value.items()}
+
+
 Choices = Annotated[int, BeforeValidator(whole), Field(ge=1, le=MAX_CHOICES)]
 Tokens = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 Seed = Annotated[int, BeforeValidator(whole), Field(ge=INT64[0], le=INT64[1])]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Biases = Annotated[dict[str, float], BeforeValidator(bias_table)]
-Text = Annotated[str, AfterValidator(is_text)]
+TokenId = Annotated[str, Field(pattern="^[0-9]{1,10}$")]
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
+AsBiases = Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES)] | None  # As…: how requests may write it
+Biases = Annotated[dict[str, float], BeforeValidator(bias_table, json_schema_input_type=AsBiases)]
+Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+AsStops = Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None
+Stops = Annotated[list[str], BeforeValidator(stop_list, json_schema_input_type=AsStops)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(is_writable)]
+AsPrompt = Text | Annotated[list[Text], Field(min_length=1, max_length=1)]
+Prompt = Annotated[Text, BeforeValidator(one_prompt, json_schema_input_type=AsPrompt)]
 Name = Annotated[str, AfterValidator(is_name)]
+Metadata = Annotated[dict[str, str], BeforeValidator(metadata_table)]
 
 
 class Strict(BaseModel):

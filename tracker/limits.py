@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tracker.errors import ApiError
 
 CODE = "rate_limit_exceeded"
+ABOVE = "above_key_limit"  # clients ask again after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +109,11 @@ def headers(standings: Iterable[Standing]) -> dict[str, str]:
 def _too_large(standing: Standing, wanted: Wanted) -> ApiError:
     allowed = f"this API key has {standing.most} {standing.limit.words} in all"
     if standing.limit.counts == "requests":
-        return ApiError(400, f"This request can never be answered: {allowed}.", code=CODE)
+        return ApiError(400, f"This request can never be answered: {allowed}.", code=ABOVE)
     takes = f"This request takes {_in_words(standing.limit, wanted)}; {allowed}."
     if wanted.prompt_tokens >= standing.most:
-        return ApiError(400, f"{takes} Shorten the prompt.", code=CODE)
-    return ApiError(400, f"{takes} Ask for a shorter answer.", code=CODE, param="max_tokens")
+        return ApiError(400, f"{takes} Shorten the prompt.", code=ABOVE)
+    return ApiError(400, f"{takes} Ask for a shorter answer.", code=ABOVE, param="max_tokens")
 
 
 def _in_words(limit: Limit, wanted: Wanted) -> str:

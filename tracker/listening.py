@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -16,9 +17,12 @@ from enum import Enum
 
 from relay import client, wire
 from relay.wire import Code
-from tracker.errors import ApiError
+from tracker.errors import CODES, ApiError
 from tracker.events import BadStream, Done, Event, EventReader, Failure, Keepalive
 from tracker.heads import HeadCall
+from tracker.words import presentable
+
+logger = logging.getLogger(__name__)
 
 END_S = 2.0  # between the head's [DONE] and the end of its answer
 LAST_WORDS_S = 1.0  # of the time that a process has left which was told to stop: for the client, and for the record
@@ -28,6 +32,21 @@ _FINAL_CODES = frozenset({Code.BAD_REQUEST, Code.TOO_LARGE, Code.RATE_LIMITED, C
     {"context_length_exceeded", "chat_template_missing"}
 )
 FINAL_STATUSES = frozenset({400, 413, 422})
+# Of the codes that users are told, those that a node says.
+_SAID_BY_NODES = frozenset(
+    {
+        "invalid_value",
+        "unsupported_parameter",
+        "context_length_exceeded",
+        "chat_template_missing",
+        "too_large",
+        "node_failed",
+        "resume_mismatch",
+        "no_route",
+        "busy",
+        "draining",
+    }
+)
 _GONE_CODES = frozenset({Code.PEER_GONE, Code.NOT_FOUND, Code.BAD_ANSWER, Code.DRAINING})
 # Of the statuses that a head may answer with, those that say to a client what they say here.
 _FOR_THE_CLIENT = frozenset({400, 413, 422, 429, 500, 502, 503, 504})
@@ -121,6 +140,7 @@ async def listen(call: HeadCall, request: wire.Request, clock: Clock) -> AsyncGe
                         raise _failure(event.code, event.message, _STATUS.get(event.code, 502))
                     yield event
             except BadStream as error:
+                logger.warning("a head's stream breaks a rule: %s (%r)", error, error.__cause__)
                 raise HeadFailed.breaks_rules(f"can't be understood: {error}") from None
         if isinstance(item, wire.Response):
             raise _refusal(item)
@@ -147,6 +167,9 @@ def _failure(
     code: str, message: str, status: int, param: str | None = None, *, is_relays: bool = False
 ) -> ApiError | HeadFailed:
     """`is_relays`: the relay says it, of the way to the head; what the head has to say is unknown."""
+    message = presentable(message)
+    if code in CODES and code not in _SAID_BY_NODES:
+        code = Code.BAD_ANSWER  # whose key it was, or which model is missing, no node knows
     error = ApiError(status if status in _FOR_THE_CLIENT else 502, message, code=code, param=param)
     if code in _FINAL_CODES or status in FINAL_STATUSES:
         return error

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from tracker.errors import ApiError
 from tracker.fields import (
     MAX_SAFETY_CHARS,
     MAX_TOP_LOGPROBS,
     MAX_USER_CHARS,
     Biases,
     Choices,
+    Metadata,
     Name,
     Penalty,
+    Prompt,
     Seed,
+    Stops,
     Strict,
     Text,
     Tokens,
-    one_prompt,
-    stop_list,
     whole,
 )
-from tracker.messages import Message, honoured_message
-from tracker.parameters import CHAT, COMPLETION, STREAM_OPTIONS, Table, honoured_only, shown
+from tracker.messages import Message, check_roles, honoured_message
+from tracker.parameters import CHAT, COMPLETION, MESHNET, STREAM_OPTIONS, Table, honoured_only
+from tracker.tools import Formed
+from tracker.validation import checked, json_object
 
 COMPLETION_MAX_TOKENS = 16  # what OpenAI's /v1/completions does when max_tokens is absent
 
@@ -54,7 +54,7 @@ class _Sampled(Strict):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     logit_bias: Biases = Field(default_factory=dict)
-    stop: Annotated[list[str], BeforeValidator(stop_list)] = Field(default_factory=list)
+    stop: Stops = Field(default_factory=list)
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -70,6 +70,10 @@ class _Sampled(Strict):
     @property
     def num_choices(self) -> int:
         return self.n or 1
+
+    @property
+    def wanted_metadata(self) -> dict[str, str]:
+        return {}
 
     @property
     def wanted_user(self) -> str:
@@ -112,9 +116,10 @@ class _Sampled(Strict):
         } | {name: value for name, value in asked.items() if value is not None}
 
 
-class ChatRequest(_Sampled):
+class ChatRequest(_Sampled, Formed):
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Tokens | None = None
+    metadata: Metadata = Field(default_factory=dict)
     logprobs: bool | None = None
     top_logprobs: Annotated[int, BeforeValidator(whole), Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     safety_identifier: Annotated[Name, Field(max_length=MAX_SAFETY_CHARS)] | None = None
@@ -138,6 +143,10 @@ class ChatRequest(_Sampled):
         return self
 
     @property
+    def wanted_metadata(self) -> dict[str, str]:
+        return self.metadata
+
+    @property
     def wanted_user(self) -> str:
         return self.safety_identifier or self.user or ""
 
@@ -151,13 +160,11 @@ class ChatRequest(_Sampled):
 
     def for_head(self) -> dict[str, Any]:
         """What the head is asked, without the limit and the seed, which the tracker sets."""
-        roles = {"developer": "system"}  # newer models' word for it; chat templates know the older one
-        messages = [{"role": roles.get(said.role, said.role), "content": said.content} for said in self.messages]
-        return self._sampling() | {"messages": messages}
+        return self._sampling() | self.form() | {"messages": [message.for_head() for message in self.messages]}
 
 
 class CompletionRequest(_Sampled):
-    prompt: Annotated[Text, BeforeValidator(one_prompt)]
+    prompt: Prompt
     logprobs: Annotated[int, BeforeValidator(whole), Field(ge=0, le=5)] | None = None
 
     @property
@@ -178,54 +185,19 @@ def read_chat(body: bytes) -> ChatRequest:
     messages = fields.get("messages")
     if isinstance(messages, list):
         fields["messages"] = [honoured_message(index, message) for index, message in enumerate(messages)]
-    return _checked(ChatRequest.model_validate, fields)
+    asked = checked(ChatRequest.model_validate, fields)
+    check_roles(asked.messages)
+    return asked
 
 
 def read_completion(body: bytes) -> CompletionRequest:
     """Raises ApiError 400, with `param` wherever one is to blame."""
-    return _checked(CompletionRequest.model_validate, _honoured(body, COMPLETION))
+    return checked(CompletionRequest.model_validate, _honoured(body, COMPLETION))
 
 
 def _honoured(body: bytes, table: Table) -> dict[str, Any]:
-    fields = honoured_only(_object(body), table)
-    options = fields.get("stream_options")
-    if isinstance(options, dict):
-        fields["stream_options"] = honoured_only(options, STREAM_OPTIONS, "stream_options.")
+    fields = honoured_only(json_object(body), table)
+    for name, own in (("stream_options", STREAM_OPTIONS), ("meshnet", MESHNET)):
+        if isinstance(fields.get(name), dict):
+            fields[name] = honoured_only(fields[name], own, f"{name}.")
     return fields
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body of your request is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(fields, dict):
-        raise ApiError(400, "The body of your request must be a JSON object.", code="invalid_json")
-    return fields
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-Asked = TypeVar("Asked")
-
-
-def _checked(validate: Callable[[Any], Asked], fields: dict[str, Any]) -> Asked:
-    try:
-        return validate(fields)
-    except ValidationError as error:
-        found = error.errors()[0]
-    message, param = str(found["msg"]).removeprefix("Value error, "), _param(found["loc"])
-    if not found["loc"]:  # a rule over several fields says in front which one is to blame
-        param, _, message = message.partition(": ")
-    raise ApiError(400, f"{param}: {message}", code=_code(found["type"]), param=param)
-
-
-def _param(location: tuple[int | str, ...]) -> str:
-    """messages[0].content"""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{shown(part)}" for part in location).removeprefix(".")
-
-
-def _code(kind: str) -> str:
-    return "missing_required_parameter" if kind == "missing" else "invalid_value"

@@ -63,12 +63,15 @@ CHAT = _table(
     _honoured("max_tokens", "the older name of max_completion_tokens; one of the two"),
     _honoured("logprobs", "true: the log probability of each token of the answer"),
     _honoured("top_logprobs", "0 to 20, with logprobs: true: that many of the most probable tokens in each place"),
+    _honoured(
+        "metadata",
+        "an object of up to 16 texts of up to 512 characters, named by up to 64: kept with the record of the request",
+    ),
     _honoured("safety_identifier", "the newer name of user, up to 128 characters; one of the two"),
-    _refused("metadata", "nothing is kept beside the request", {}),
-    _refused("response_format", "answers are free text", {"type": "text"}),
-    _refused("tools", "no tool is called", []),
-    _refused("tool_choice", "no tool is called", "none", "auto"),
-    _refused("parallel_tool_calls", "no tool is called", True, False),
+    _honoured("response_format", "`json_object`, or `json_schema` with a schema: the answer is JSON that satisfies it"),
+    _honoured("tools", "up to 128 functions that the model may call; see [tools](tools.md)"),
+    _honoured("tool_choice", "`none`, `auto`, `required`, or the name of the function that must be called"),
+    _honoured("parallel_tool_calls", "false: at most one call in an answer"),
     _refused("functions", "use tools", []),
     _refused("function_call", "use tool_choice", "none", "auto"),
     _refused("audio", "answers are text"),
@@ -102,11 +105,11 @@ STREAM_OPTIONS = _table(
 
 # Of a message, whatever its role. Some are what a client sends along when it repeats an answer.
 MESSAGE = _table(
-    _honoured("role", "who said it: `system`, `developer` (the same), `user`, `assistant`"),
+    _honoured("role", "who said it: `system`, `developer` (the same), `user`, `assistant`, `tool`"),
     _honoured("content", "a text, or a list of text parts, which are joined"),
+    _honoured("tool_calls", "of the assistant: the calls that it made, as it made them"),
+    _honoured("tool_call_id", "of a tool: which call it answers"),
     _refused("name", "participants aren't told apart by names"),
-    _refused("tool_calls", "no tool is called", []),
-    _refused("tool_call_id", "no tool is called"),
     _refused("function_call", "use tool_calls"),
     _refused("refusal", "what was refused isn't repeated"),
     _refused("annotations", "text is all there is", []),
@@ -124,8 +127,13 @@ PART = _table(
     _refused("prompt_cache_breakpoint", "prompts aren't kept from one request to the next"),
 )
 
-# What other servers of this API take beside OpenAI's, and this one in an object of its own.
-EXTRAS = frozenset({"top_k", "min_p", "repetition_penalty"})
+MESHNET = _table(
+    _honoured("trace", "true: token ids, their positions and the nodes of the route beside the text"),
+    _honoured("top_k", "0 or more: only so many of the most probable tokens; 0: all"),
+    _honoured("min_p", "0 to 1: only tokens at least this share as probable as the most probable one"),
+    _honoured("repetition_penalty", "over 0, up to 10: makes tokens of prompt and answer less probable; below 1, more"),
+    _honoured("deadline_s", "0.1 or more: seconds for the whole answer; at most, and if absent, what the site gives"),
+)
 
 
 def honoured_only(fields: Mapping[str, Any], table: Table, within: str = "") -> dict[str, Any]:
@@ -133,7 +141,7 @@ def honoured_only(fields: Mapping[str, Any], table: Table, within: str = "") -> 
     for name, value in fields.items():
         param = within + shown(name)
         if name not in table:
-            hint = f" Send it as meshnet.{name}." if name in EXTRAS and not within else ""
+            hint = f" Send it as meshnet.{name}." if name in MESHNET and not within else ""
             raise ApiError(400, f"Unknown parameter: '{param}'.{hint}", code="unknown_parameter", param=param)
         row = table[name]
         if not row.is_honoured and value is not None and not _is_one_of(value, row.neutral):

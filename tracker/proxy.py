@@ -19,7 +19,7 @@ from tracker import answers, chats, failover, merging
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat, Outcome
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 from tracker.events import Delta, Event, Keepalive, Report
 from tracker.listening import Clock
 from tracker.models import ChatSession
@@ -58,12 +58,13 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
         outcome.state = ChatSession.State.DONE
         num_tokens, reason = answer.completion_tokens, answer.finish_reason
         logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
-    except ApiError as error:
-        logger.warning("session %s failed: %s: %s", chat.short_id, error.code, error.message)
+    except ApiError as said:
+        error = told(said)
+        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, said.message)
         outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
         outcome.error_message = error.message
         answer.completion.failure = answer.completion.failure or error
-        raise
+        raise error from None
     except (asyncio.CancelledError, GeneratorExit):
         failure = answer.completion.failure
         outcome.error_message = f"another choice of the completion failed: {failure.message}" if failure else ""

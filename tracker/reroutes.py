@@ -24,7 +24,7 @@ from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, Node, SessionHop
 from tracker.node_schemas import Reroute
 from tracker.routing import NoRoute, RouteElement
-from tracker.words import with_names
+from tracker.words import presentable, with_names
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ def _tell_once(session: ChatSession, refusal: ApiError) -> None:
 def _cause(route: list[SessionHop], wanted: Reroute) -> str:
     """In the head's words, which name nodes by peer id."""
     names = {hop.node.peer_id: hop.node_name for hop in route if hop.node}
-    return with_names(wanted.lost.cause, names)[:500]
+    return presentable(with_names(wanted.lost.cause, names))[:500]
 
 
 def _failover_of(

@@ -17,7 +17,15 @@ MAX_LISTED = 50
 
 def sessions_with_hops() -> QuerySet[ChatSession]:
     sessions = ChatSession.objects.select_related("model", "api_key")
-    return sessions.prefetch_related("hops", "failovers__reported_by")
+    in_order = sessions.order_by("-started", "completion_id", "choice")  # choices of an answer begin at one time
+    return in_order.prefetch_related("hops", "failovers__reported_by")
+
+
+def whole_story(session: ChatSession, now: datetime) -> dict[str, Any]:
+    """With the other choices of its answer."""
+    choices = ChatSession.objects.filter(completion_id=session.completion_id).order_by("choice")
+    told = [{"choice": one.choice, "session": one.short_id, "state": one.state_at(now)} for one in choices]
+    return session_story(session, now) | {"choices": told}
 
 
 def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
@@ -26,7 +34,11 @@ def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
         routes.setdefault(hop.epoch, []).append(hop_story(session, hop))
     return {
         "id": session.completion_id,
+        "choice": session.choice,
         "session": session.short_id,
+        "request_id": session.request_id or None,
+        "user": session.user or None,
+        "metadata": session.metadata,
         "model": session.model.name,
         "state": session.state_at(now),
         "started": session.started,

@@ -7,6 +7,8 @@ urlpatterns = [
     path("sessions.json", pages.session_list_json, name="session-list-json"),
     path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
     path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),
+    path("sessions/<slug:completion_id>/<int:choice>", pages.session_detail, name="session-detail"),
+    path("sessions/<slug:completion_id>/<int:choice>.json", pages.session_detail_json, name="session-detail-json"),
     path("metrics", metrics.metrics),
     path("api/nodes/register", nodes.register),
     path("api/nodes/heartbeat", nodes.heartbeat),

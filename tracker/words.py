@@ -7,6 +7,13 @@ from collections.abc import Mapping
 
 PEER = re.compile(r"\bpeer ([0-9a-f]{32}|[0-9a-f]{8})\b")  # as nodes and relays name a node: whole, or its beginning
 
+_INSIDES = (
+    (re.compile(r"<[^<>]* (?:object )?at 0x[0-9a-fA-F]+>:?"), "…"),
+    (re.compile(r"\b[A-Z]\w*[a-z]\w*[A-Z]\w*\([^()]*\):?"), "…"),  # HTTPConnectionPool(host='…')
+    (re.compile(r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b(?:: *| *)"), ""),
+    (re.compile(r"(?<![\w/:.~])(?:~|[A-Za-z]:)?(?:[/\\](?!v1/|api/|rpc/|sessions/)[\w.@+~-]+){2,}[/\\]?"), "…"),
+)
+
 
 def layers_in_words(start_layer: int, end_layer: int) -> str:
     """ "layers 12–17" for [12, 18), "layer 5" for [5, 6)."""
@@ -21,6 +28,13 @@ def with_names(message: str, names: Mapping[str, str]) -> str:
         return f"node {named[0]}" if len(named) == 1 else found[0]
 
     return PEER.sub(name, message)
+
+
+def presentable(message: str) -> str:
+    """What a node says of a fault, without what its programs are called and where they lie on its disk."""
+    for pattern, instead in _INSIDES:
+        message = pattern.sub(instead, message)
+    return message
 
 
 def counted(number: int, thing: str) -> str:

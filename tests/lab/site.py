@@ -30,6 +30,7 @@ class Answer:
     hops: list[dict[str, Any]]
     deltas: list[str] = field(default_factory=list)
     completion_id: str = ""
+    calls: list[dict[str, str]] = field(default_factory=list)  # id, name and arguments of each
 
     @property
     def paths(self) -> list[str]:
@@ -125,18 +126,18 @@ class Site:
                 self.nodes.remove(node)
 
     def peer_id(self, name: str) -> str:
-        [[peer_id]] = self._sql("SELECT peer_id FROM tracker_node WHERE name = ?", name)
+        [[peer_id]] = self.rows("SELECT peer_id FROM tracker_node WHERE name = ?", name)
         return str(peer_id)
 
     def forgive(self) -> None:
         """What operators do in the admin: nodes that failed get sessions again at once."""
-        self._sql("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
+        self.rows("UPDATE tracker_node SET breaker_until = NULL, breaker_openings = 0, breaker_reason = ''")
 
     def give_duty(self, name: str, duty: str) -> None:
         """Also of the admin: works, paused or draining."""
-        self._sql("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
+        self.rows("UPDATE tracker_node SET duty = ? WHERE name = ?", duty, name)
 
-    def _sql(self, statement: str, *values: Any) -> list[Any]:
+    def rows(self, statement: str, *values: Any) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self.folder / "site" / "meshnet.sqlite3", timeout=20)) as database:
             with database:
                 return database.execute(statement, values).fetchall()
@@ -205,8 +206,11 @@ def events(response: requests.Response) -> Iterator[dict[str, Any]]:
 def whole(body: dict[str, Any]) -> Answer:
     """An unstreamed answer."""
     choice, trace = body["choices"][0], body["meshnet"]
-    text = choice["text"] if "text" in choice else choice["message"]["content"]
-    return Answer(text, trace["ids"], choice["finish_reason"], body["usage"], trace["hops"], completion_id=body["id"])
+    text = choice["text"] if "text" in choice else choice["message"]["content"] or ""
+    answer = Answer(text, trace["ids"], choice["finish_reason"], body["usage"], trace["hops"], completion_id=body["id"])
+    for call in choice.get("message", {}).get("tool_calls", []):
+        answer.calls.append({"id": call["id"], **call["function"]})
+    return answer
 
 
 def assemble(stream: Iterator[dict[str, Any]]) -> Answer:
@@ -220,7 +224,14 @@ def assemble(stream: Iterator[dict[str, Any]]) -> Answer:
         answer.hops = trace.get("hops", answer.hops)
         answer.usage = event.get("usage") or answer.usage
         for choice in event.get("choices", []):
-            piece = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            delta = choice.get("delta", {})
+            piece = choice.get("text", delta.get("content")) or ""
+            for call in delta.get("tool_calls", []):
+                if "id" in call:
+                    answer.calls.append({"id": call["id"], **call["function"]})
+                    assert len(answer.calls) == call["index"] + 1
+                else:
+                    answer.calls[call["index"]]["arguments"] += call["function"]["arguments"]
             answer.text += piece
             answer.deltas += [piece] if piece else []
             answer.finish_reason = choice.get("finish_reason") or answer.finish_reason

@@ -19,7 +19,7 @@ ALLOWED = {
     "relay": set(),
     "nodes": SHARED,
 }
-NEVER_ON_THE_SERVER = {"torch", "transformers", "safetensors", "gguf", "numpy"}
+NEVER_ON_THE_SERVER = {"torch", "transformers", "safetensors", "gguf", "numpy", "llguidance"}
 NEVER_ON_A_NODE = {"channels", "daphne", "pydantic"}
 
 

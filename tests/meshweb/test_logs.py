@@ -114,3 +114,9 @@ def test_of_answers_only_the_unexpected_have_a_line(status: int, is_written: boo
 def test_the_filter_is_that_of_djangos_requests() -> None:
     configuration = logs.configuration("info", "line")
     assert configuration["filters"][configuration["loggers"]["django.request"]["filters"][0]] == {"()": Unexpected}
+
+
+def test_a_line_of_a_request_names_it() -> None:
+    made = record("here", request_id="req_1")
+    assert LineFormatter(logs.LINE).format(made).endswith(" here [req_1]")
+    assert as_json(made)["request_id"] == "req_1"

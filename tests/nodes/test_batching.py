@@ -63,8 +63,10 @@ class Head:
         self.num_steps += 1
         ids, sampling = (*chunk, *drafts), self.sampling if is_last else None
         layers = 0, self.engine.shard.num_layers
-        reserve = {"reserve_tokens": 100 if self.position == 0 else 0, "num_drafts": len(drafts)}
-        self._step = Step(self.id, 0, self.num_steps, self.position, *layers, ids, None, sampling, **reserve)
+        reserve = 100 if self.position == 0 else 0
+        self._step = Step(
+            self.id, 0, self.num_steps, self.position, *layers, ids, None, sampling, reserve, num_drafts=len(drafts)
+        )
         return self.engine.submit(self._step)
 
 

@@ -126,7 +126,11 @@ def test_a_chat_that_loses_its_tail_says_what_it_would_have_said(chats: Chats) -
     assert [hop["peer_id"] for hop in told.summary["hops"]] == [chats.head.peer_id, chats.spare.peer_id]
     [failover] = told.summary["failovers"]
     assert (failover["epoch"], failover["replayed_tokens"]) == (1, NUM_PROMPT + 2)
+    [left] = told.summary["left"]
+    assert (left["peer_id"], left["epoch"], left["tokens"]) == (chats.tail.peer_id, 0, NUM_PROMPT + 2)
+    assert [hop["tokens"] for hop in told.summary["hops"]] == [NUM_PROMPT + NUM_TOKENS - 1] * 2
     assert "failovers" not in undisturbed.summary
+    assert "left" not in undisturbed.summary
     assert told.error is None
     until_free(chats.head, chats.spare)
 

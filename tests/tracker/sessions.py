@@ -14,9 +14,13 @@ from tracker.models import ApiKey, ChatSession
 from tracker.openai import read_chat
 
 
-def begin_chat(*, key: ApiKey | None = None, at: datetime | None = None, **fields: Any) -> Chat:
+def begin_chats(*, key: ApiKey | None = None, at: datetime | None = None, **fields: Any) -> list[Chat]:
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]} | fields
-    [chat] = chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, key, at or timezone.now())
+    return chats.begin(read_chat(json.dumps(body).encode()), answers.CHAT, key, at or timezone.now())
+
+
+def begin_chat(**fields: Any) -> Chat:
+    [chat] = begin_chats(**fields)
     return chat
 
 

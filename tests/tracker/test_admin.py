@@ -17,7 +17,18 @@ from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import credentials
-from tracker.models import ApiKey, ChatSession, Failover, JoinToken, LanguageModel, Node, SessionHop, TicketKey, Usage
+from tracker.models import (
+    ApiKey,
+    ChatSession,
+    Contribution,
+    Failover,
+    JoinToken,
+    LanguageModel,
+    Node,
+    SessionHop,
+    TicketKey,
+    Usage,
+)
 from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +44,14 @@ def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: An
         session_id="0123456789abcdef" * 2, completion_id="chatcmpl-1", model=model, seed=1, started=timezone.now()
     )
     SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
+    contributed("node-a", "Ada", 10)
     Usage.objects.create(api_key=ApiKey.objects.get(), day=timezone.now().date(), model_name="node-a", requests=3)
+
+
+def contributed(node_name: str, owner: str, tokens: int, **row: Any) -> None:
+    done = {"sessions": 1, "tokens": tokens, "token_layers": 600 * tokens}
+    day = {"day": timezone.now().date(), "model_name": "tiny"}
+    Contribution.objects.create(node_name=node_name, owner_label=owner, **(day | done | row))
 
 
 def url(model: Any, *parts: Any) -> str:
@@ -229,6 +247,16 @@ def test_sessions_are_read_only_with_their_hops(operator: Client, rows: None) ->
     assert operator.post(url(ChatSession, session.pk, "change"), {}).status_code == 403
 
 
+@pytest.mark.parametrize("words", ["ann@example.org", "req_1", "42", "ticket", "ICKET", "chatcmpl-1"])
+def test_sessions_are_found_by_what_clients_say_of_them(operator: Client, rows: None, words: str) -> None:
+    session = ChatSession.objects.get()
+    session.user, session.request_id, session.metadata = "ann@example.org", "req_1", {"ticket": "no 42 of May"}
+    session.save()
+    for query, is_found in ((words, True), (f"{words}x", False)):
+        listed = operator.get(url(ChatSession), {"q": query}).content.decode()
+        assert (session.short_id in listed) is is_found
+
+
 def test_a_session_shows_what_it_went_on_without(operator: Client, rows: None) -> None:
     session, node = ChatSession.objects.get(), Node.objects.get()
     said = {"code": "node_failed", "cause": "no path works", "at": timezone.now(), "resume_ms": 812.4}
@@ -255,6 +283,28 @@ def test_fields_explain_themselves(model: Any) -> None:
 def test_a_model_says_whether_its_route_is_complete(operator: Client, make_node: MakeNode) -> None:
     make_node("node-a", 0, 6)
     assert "layers 0–11 have no node online" in operator.get(url(LanguageModel)).content.decode()
+
+
+def test_contributions_are_summed_by_owner_and_by_node_for_the_days_that_are_shown(operator: Client) -> None:
+    contributed("node-a", "Ada", 10)
+    contributed("node-b", "Ada", 5)
+    contributed("node-a", "Ada", 7, day=timezone.now().date() - timedelta(days=400))
+    contributed("node-c", "", 1)
+
+    def sums(query: str = "") -> dict[str, list[Any]]:
+        totals = operator.get(url(Contribution) + query).context["totals"]
+        return {who: [tuple(row.values()) for row in rows] for who, rows in totals.items()}
+
+    assert sums() == {
+        "owner": [("Ada", 3, 22, 13_200), ("", 1, 1, 600)],
+        "node": [("node-a", 2, 17, 10_200), ("node-b", 1, 5, 3_000), ("node-c", 1, 1, 600)],
+    }
+    this_year = sums(f"?day__year={timezone.now().year}")
+    assert this_year["node"][0] == ("node-a", 1, 10, 6_000)
+    assert sums("?owner_label=Ada")["owner"] == [("Ada", 3, 22, 13_200)]
+    page = operator.get(url(Contribution)).content.decode()
+    assert "13200" in page
+    assert "not known" in page
 
 
 def test_a_key_is_given_its_limits_and_models(operator: Client, model: LanguageModel) -> None:

@@ -8,12 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from pytest_django import Settings
 
 from relay import headers, wire
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.sessions import begin_chat as begin
+from tests.tracker.sessions import begin_chats
 from tracker import answers, chats
 from tracker.chats import Chat, Outcome
 from tracker.errors import ApiError
@@ -124,6 +127,54 @@ def test_a_drawn_seed_is_in_the_ticket_in_the_body_and_in_the_row(pair: tuple[No
     first, second = begin(), begin()
     assert ticket_of(first).seed == asked(first)["seed"] == ChatSession.objects.get(pk=first.session_pk).seed
     assert ticket_of(first).seed != ticket_of(second).seed
+
+
+def test_each_choice_is_a_session_of_its_own_with_the_next_seed(pair: tuple[Node, Node]) -> None:
+    begun = begin_chats(n=3, seed=7)
+    sessions = list(ChatSession.objects.order_by("choice"))
+    assert [(session.choice, session.seed) for session in sessions] == [(0, 7), (1, 8), (2, 9)]
+    assert [(ticket_of(chat).seed, asked(chat)["seed"]) for chat in begun] == [(7, 7), (8, 8), (9, 9)]
+    assert [ticket_of(chat).session for chat in begun] == [session.session_id for session in sessions]
+    assert [chat.answer.index for chat in begun] == [0, 1, 2]
+    assert len({session.session_id for session in sessions}) == 3
+    assert {session.completion_id for session in sessions} == {begun[0].answer.completion.completion_id}
+    assert all(session.hops.count() == 2 for session in sessions)
+
+
+def test_the_seed_after_the_last_is_the_first() -> None:
+    assert chats.seeds_of(2**63 - 2, 3) == [2**63 - 2, 2**63 - 1, -(2**63)]
+    assert chats.seeds_of(-(2**63), 1) == [-(2**63)]
+
+
+def test_choices_spread_over_nodes(make_node: MakeNode, connect: Connect) -> None:
+    for name in ("a", "b"):
+        connect(make_node(name))
+    begin_chats(n=4)
+    assert sorted(session.hops.get().node_name for session in ChatSession.objects.all()) == ["a", "a", "b", "b"]
+
+
+def test_choices_take_room_from_each_other(make_node: MakeNode, connect: Connect) -> None:
+    before = timezone.now() - timedelta(seconds=1)
+    connect(make_node("small", max_cached_tokens=150, last_seen=before))
+    connect(make_node("large", max_cached_tokens=900, last_seen=before))
+    begin_chats(n=4, max_tokens=60)
+    names = [session.hops.get().node_name for session in ChatSession.objects.all()]
+    assert sorted(names) == ["large", "large", "large", "small"]
+
+
+def test_of_a_further_choice_only_the_ticket_costs_a_query(
+    pair: tuple[Node, Node], django_assert_max_num_queries: Callable[..., Any]
+) -> None:
+    with CaptureQueriesContext(connection) as of_one:
+        begin()
+    with django_assert_max_num_queries(len(of_one) + 3):
+        begin_chats(n=4)
+
+
+def test_rows_keep_what_the_client_wrote_beside_its_request(pair: tuple[Node, Node]) -> None:
+    begin_chats(n=2, user="ann", metadata={"ticket": "7"})
+    for session in ChatSession.objects.all():
+        assert (session.user, session.metadata) == ("ann", {"ticket": "7"})
 
 
 @pytest.mark.parametrize(
@@ -279,4 +330,4 @@ def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Con
 def test_an_end_that_nobody_explained_is_a_failure(pair: tuple[Node, Node]) -> None:
     chats.finish(begin(), Outcome(), timezone.now())
     session = ChatSession.objects.get()
-    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal")
+    assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal_error")

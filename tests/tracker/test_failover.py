@@ -86,13 +86,13 @@ class Mesh:
         try:
             body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": is_streamed} | fields
             asked = read_chat(json.dumps(body).encode())
-            [chat] = await sync_to_async(chats.begin)(asked, answers.CHAT, None, timezone.now())
+            begun = await sync_to_async(chats.begin)(asked, answers.CHAT, None, timezone.now())
             await sync_to_async(self.before_asking)()
-            events = proxy.proxy_chat(chat)
+            completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
             if not is_streamed:
-                return await proxy.whole(chat.answer.completion, events)
+                return await proxy.whole(completion, events)
             await anext(events)
-            text = b"".join([part async for part in proxy.streamed(chat.answer.completion, events)]).decode()
+            text = b"".join([part async for part in proxy.streamed(completion, events)]).decode()
         finally:
             for socket in [*sockets.values(), tail]:
                 socket.leave()
@@ -122,9 +122,9 @@ def mesh(make_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> Mesh:
     return Mesh(make_node)
 
 
-def text_of(parts: list[Any]) -> str:
+def text_of(parts: list[Any], index: int = 0) -> str:
     choices = [part["choices"][0] for part in parts if isinstance(part, dict) and part.get("choices")]
-    return "".join(choice["delta"]["content"] for choice in choices)
+    return "".join(choice["delta"]["content"] for choice in choices if choice["index"] == index)
 
 
 def test_a_head_that_fell_silent_is_left_out_for_a_while(mesh: Mesh, settings: Settings) -> None:
@@ -141,6 +141,19 @@ def test_a_head_that_has_gone_is_welcome_when_it_is_back(mesh: Mesh) -> None:
     mesh.first_is(after(1))
     mesh.chat()
     assert not Node.objects.exclude(breaker_until=None).exists()
+
+
+@pytest.mark.parametrize("num_events", [0, 2])
+def test_a_choice_that_loses_its_head_goes_on_beside_the_others(mesh: Mesh, num_events: int) -> None:
+    mesh.first_is(after(num_events))
+    parts = mesh.chat(n=3, stream_options={"include_usage": True})
+    assert [text_of(parts, index) for index in range(3)] == ["Hello world"] * 3
+    *_, usage, end = parts
+    assert usage["usage"] == {"prompt_tokens": 5, "completion_tokens": 12, "total_tokens": 17}
+    assert end == "data: [DONE]"
+    assert len(mesh.asked) == 4
+    assert sorted(ChatSession.objects.values_list("epoch", flat=True)) == [0, 0, 1]
+    assert not ChatSession.objects.exclude(state=ChatSession.State.DONE).exists()
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
@@ -285,12 +298,17 @@ def test_a_head_that_is_being_drained_is_left_without_a_warning(
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [("bad_request", 400), ("context_length_exceeded", 400), ("rate_limited", 429), ("deadline", 504)],
+    ("code", "status", "told"),
+    [
+        ("bad_request", 400, "invalid_value"),
+        ("context_length_exceeded", 400, "context_length_exceeded"),
+        ("rate_limited", 429, "rate_limit_exceeded"),
+        ("deadline", 504, "deadline_exceeded"),
+    ],
 )
 @pytest.mark.parametrize("is_told_in_the_stream", [True, False])
 def test_what_is_the_clients_to_mend_goes_to_no_other_head(
-    mesh: Mesh, code: str, status: int, is_told_in_the_stream: bool
+    mesh: Mesh, code: str, status: int, told: str, is_told_in_the_stream: bool
 ) -> None:
     error = {"error": {"code": code, "message": "no"}}
 
@@ -302,7 +320,7 @@ def test_what_is_the_clients_to_mend_goes_to_no_other_head(
     mesh.first_is(refuses)
     with pytest.raises(ApiError) as refused:
         mesh.chat(is_streamed=False)
-    assert refused.value.code == code
+    assert (refused.value.status, refused.value.code) == (status, told)
     assert len(mesh.asked) == 1
     assert not Failover.objects.exists()
 

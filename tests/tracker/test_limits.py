@@ -65,7 +65,7 @@ def test_a_refusal_says_what_is_used_what_was_asked_and_when_to_come_back() -> N
 def test_what_never_fits_is_told_so_and_not_to_try_again(standing: Standing, said: str, param: str | None) -> None:
     with pytest.raises(ApiError, match=said) as error:
         check_size([standing], WANTED)
-    assert (error.value.status, error.value.code, error.value.param) == (400, "rate_limit_exceeded", param)
+    assert (error.value.status, error.value.code, error.value.param) == (400, "above_key_limit", param)
     assert "Retry-After" not in error.value.headers
 
 

@@ -39,6 +39,38 @@ def test_whom_a_client_asks_for_is_a_text_under_either_name() -> None:
     assert refused(user="me", safety_identifier="me").param == "user"
 
 
+def test_what_is_kept_beside_a_request_is_up_to_sixteen_texts() -> None:
+    assert chat().wanted_metadata == chat(metadata=None).wanted_metadata == {}
+    full = {f"{number:064}": "x" * 512 for number in range(16)}
+    assert chat(metadata=full).wanted_metadata == full
+    assert chat(metadata={"a": ""}).wanted_metadata == {"a": ""}
+    wrong: tuple[Any, ...] = (
+        full | {"a": "b"},
+        {"": "a"},
+        {"x" * 65: "a"},
+        {"a": "x" * 513},
+        {"a": 1},
+        {"a": None},
+        [],
+        "a",
+        7,
+    )
+    for value in (*wrong, {"a\0": "a"}, {"a": "\0"}, {"\ud83d": "a"}, {"a": "\ud83d"}):
+        assert refused(metadata=value).param == "metadata"
+
+
+@pytest.mark.parametrize(("value", "count"), [(None, 1), (1, 1), (4, 4), (2.0, 2)])
+def test_one_to_four_choices_are_made(value: Any, count: int) -> None:
+    assert chat(n=value).num_choices == count
+    body = {"model": "tiny", "prompt": "a", "n": value}
+    assert read_completion(json.dumps(body).encode()).num_choices == count
+
+
+@pytest.mark.parametrize("value", [0, -1, 5, 1.5, "2", True, [1], {}])
+def test_another_number_of_choices_is_refused(value: Any) -> None:
+    assert refused(n=value).param == "n"
+
+
 @pytest.mark.parametrize("value", [None, []])
 def test_no_stop_is_no_stop(value: Any) -> None:
     assert chat(stop=value).for_head()["stop"] == []
@@ -242,10 +274,9 @@ def test_newer_and_repeated_messages_are_understood() -> None:
 @pytest.mark.parametrize(
     ("message", "param"),
     [
-        ({"role": "tool", "content": "x"}, "messages[0].role"),
         ({"role": "user", "content": "x", "name": "me"}, "messages[0].name"),
-        ({"role": "assistant", "content": "x", "tool_calls": [{}]}, "messages[0].tool_calls"),
         ({"role": "user", "content": "x", "extra": 1}, "messages[0].extra"),
+        ({"role": "function", "content": "x"}, "messages[0].role"),
         ({"content": "x"}, "messages[0].role"),
     ],
 )

@@ -35,6 +35,13 @@ def test_one_that_has_goes_on_from_its_tokens_and_not_from_its_messages() -> Non
     assert set(fields) == {"meshnet", "seed"}
 
 
+def test_the_form_of_its_answer_stays_what_was_asked_for() -> None:
+    form = {"tools": [{"type": "function"}], "tool_choice": "required", "response_format": {"type": "json_object"}}
+    body = json.dumps(json.loads(BODY) | form).encode()
+    fields = json.loads(orders.continued(body, answer_of(Delta("a", ids=(5,), prompt_ids=(1,)))))
+    assert {name: fields[name] for name in form} == form
+
+
 def test_it_may_go_on_twice() -> None:
     first = orders.continued(BODY, answer_of(Delta("a", ids=(5,), prompt_ids=(1,))))
     answer = answer_of(Delta("a", ids=(5,), prompt_ids=(1,)), Delta("b", ids=(6,)))

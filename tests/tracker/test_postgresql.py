@@ -16,7 +16,7 @@ from meshweb.databases import from_url
 from tests.lab.postgres import Postgres
 from tests.lab.processes import ROOT, environment, manage
 
-ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "test_ticking.py"]
+ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "test_ticking.py", "test_contributions.py"]
 ESSENTIALS += ["test_metering.py", "test_usage.py", "views/test_nodes.py", "views/test_heartbeats.py"]
 SLOW = "wrong or strangers or version or clamped or differs or dialled or proved or endpoint"  # said once, on SQLite
 

@@ -17,10 +17,11 @@ from pytest_django import Settings
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, FakeHead, done, said, sse
+from tests.tracker.sessions import begin_chats
 from tracker import answers, background, chats, proxy
 from tracker.chats import Chat
 from tracker.errors import ApiError
-from tracker.events import Event, Keepalive
+from tracker.events import Delta, Event, Keepalive, Report
 from tracker.models import ChatSession, Node
 from tracker.openai import read_chat, read_completion
 from tracker.tickets import SigningKey
@@ -48,24 +49,46 @@ def begin(nodes: list[Node]) -> Begin:
     return make
 
 
+@pytest.fixture
+def begin_choices(nodes: list[Node]) -> Callable[..., list[Chat]]:
+    """A chat for each of the given fakes, the choices of one answer."""
+
+    def make(*heads: FakeHead, **fields: Any) -> list[Chat]:
+        begun = begin_chats(n=len(heads), **fields)
+        return [replace(chat, call=head) for chat, head in zip(begun, heads, strict=True)]
+
+    return make
+
+
 def row() -> ChatSession:
     return ChatSession.objects.get()
 
 
+def rows() -> list[ChatSession]:
+    return list(ChatSession.objects.order_by("choice"))
+
+
+async def all_is_written() -> None:
+    """Also what a task that was cancelled has left to be written."""
+    while background.running:
+        await asyncio.wait(background.running)
+
+
 @async_to_sync
-async def stream(chat: Chat) -> list[Any]:
+async def stream(*begun: Chat) -> list[Any]:
     """The events a streaming client gets, as JSON, comments and [DONE] as they are."""
-    events = proxy.proxy_chat(chat)
+    events = proxy.proxy_chats(begun)
     await anext(events)
-    text = b"".join([part async for part in proxy.streamed(chat.answer.completion, events)]).decode()
+    text = b"".join([part async for part in proxy.streamed(begun[0].answer.completion, events)]).decode()
+    await all_is_written()
     return [
         json.loads(one[6:]) if one.startswith("data: {") else one for one in text.removesuffix("\n\n").split("\n\n")
     ]
 
 
 @async_to_sync
-async def whole(chat: Chat) -> dict[str, Any]:
-    return await proxy.whole(chat.answer.completion, proxy.proxy_chat(chat))
+async def whole(*begun: Chat) -> dict[str, Any]:
+    return await proxy.whole(begun[0].answer.completion, proxy.proxy_chats(begun))
 
 
 def test_a_stream_is_openais_with_nothing_of_the_nodes_in_it(begin: Begin) -> None:
@@ -158,9 +181,154 @@ def test_without_being_asked_for_no_log_probabilities_are_told(begin: Begin) -> 
     assert whole(begin(FakeHead(SPELLED)))["choices"][0]["logprobs"] is None
 
 
+def test_calls_in_the_text_are_told_as_calls_and_the_row_says_so(begin: Begin) -> None:
+    markup = {"begin": "<tool_call>", "end": "</tool_call>", "separator": "", "arguments": "arguments"}
+    pieces = ["<tool_", 'call>{"name": "f", "arguments"', ': {"a"', ": 1}}</tool_call>"]
+    told = [said(piece, [number]) for number, piece in enumerate(pieces)]
+    told[0]["meshnet"] |= {"prompt_ids": [1], "calls": markup}
+    head = sse(*told, said("", [9], "stop"), done(), "data: [DONE]")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    first, sign_of_life, begins, *pieces_of_arguments, last, end = stream(begin(FakeHead(head), tools=tools))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": None}
+    assert (sign_of_life, end) == (": keepalive", "data: [DONE]")
+    [call] = begins["choices"][0]["delta"]["tool_calls"]
+    assert call["function"] == {"name": "f", "arguments": ""}
+    found = [chunk["choices"][0]["delta"]["tool_calls"][0]["function"] for chunk in pieces_of_arguments]
+    assert found == [{"arguments": '{"a"'}, {"arguments": ": 1}"}]
+    assert last["choices"][0] == {"index": 0, "logprobs": None, "finish_reason": "tool_calls", "delta": {}}
+    assert row().finish_reason == "tool_calls"
+    ChatSession.objects.all().delete()
+    choice = whole(begin(FakeHead(head), tools=tools))["choices"][0]
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    assert choice["finish_reason"] == row().finish_reason == "tool_calls"
+
+
 def hop_of(node: Node, start_layer: int, end_layer: int, path: str) -> dict[str, Any]:
     times = {"steps": 3, "ms_total": 30.0, "compute_ms": 20.0, "queue_ms": 1.0}
     return {"peer_id": node.peer_id, "start_layer": start_layer, "end_layer": end_layer, "path": path} | times
+
+
+def choice_of(letter: str, *, num_prompt: int = 5, before: tuple[Any, ...] = ()) -> FakeHead:
+    """A head that says a letter twice."""
+    texts = said(letter, [1], prompt_ids=[1]), said(letter.upper(), [2], "length")
+    return FakeHead(sse(texts[0]), *before, sse(texts[1], done([], num_prompt, 2), "data: [DONE]"))
+
+
+Choices = Callable[..., list[Chat]]
+
+
+def test_choices_come_side_by_side_in_one_stream(begin_choices: Choices) -> None:
+    *chunks, usage, end = stream(
+        *begin_choices(choice_of("a"), choice_of("b"), stream=True, stream_options={"include_usage": True})
+    )
+    assert len({chunk["id"] for chunk in (*chunks, usage)}) == 1
+    assert all(len(chunk["choices"]) == 1 for chunk in chunks)
+    for index, letter in enumerate("ab"):
+        mine = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert [choice["delta"] for choice in mine] == [
+            {"role": "assistant", "content": letter},
+            {"content": letter.upper()},
+        ]
+        assert [choice["finish_reason"] for choice in mine] == [None, "length"]
+    assert usage["choices"] == []
+    assert usage["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+    assert end == "data: [DONE]"
+    assert [session.state for session in rows()] == [ChatSession.State.DONE] * 2
+
+
+def test_a_choice_that_waits_keeps_the_others_from_nothing(begin_choices: Choices) -> None:
+    waits = asyncio.Event()
+    begun = begin_choices(choice_of("a", before=(waits,)), choice_of("b"))
+
+    @async_to_sync
+    async def read() -> str:
+        events, text = proxy.proxy_chats(begun), ""
+        async for answer, event in events:
+            if isinstance(event, Delta):
+                text += event.text
+            if answer.index == 1 and isinstance(event, Report):
+                waits.set()
+        return text
+
+    assert sorted(read()) == ["A", "B", "a", "b"]
+    assert [session.completion_tokens for session in rows()] == [2, 2]
+
+
+def test_an_unstreamed_answer_has_its_choices_in_order(begin_choices: Choices) -> None:
+    pause = asyncio.Event()
+
+    class Last(FakeHead):
+        """Lets the first go on when it has said all."""
+
+        async def __call__(self, request: wire.Request) -> Any:
+            async for item in super().__call__(request):
+                yield item
+            pause.set()
+
+    answer = whole(*begin_choices(choice_of("a", before=(pause,)), Last(HELLO)))
+    assert [(choice["index"], choice["message"]["content"]) for choice in answer["choices"]] == [
+        (0, "aA"),
+        (1, "Hello"),
+    ]
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["length", "stop"]
+    assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+
+
+def test_a_head_that_refuses_one_choice_refuses_all(begin_choices: Choices) -> None:
+    agrees = FakeHead(sse(said("a", [7])), asyncio.Event())
+    refuses = FakeHead(status=503, body=json.dumps({"error": {"code": "busy", "message": "no room"}}).encode())
+    with pytest.raises(ApiError) as error:
+        stream(*begin_choices(agrees, refuses))
+    assert (error.value.status, error.value.code) == (503, "busy")
+    assert agrees.is_closed
+    first, second = rows()
+    assert (second.state, second.error_code) == (ChatSession.State.FAILED, "busy")
+    assert (first.state, first.error_code) == (ChatSession.State.CANCELLED, "")
+    assert first.error_message == "another choice of the completion failed: no room"
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_one_choice_that_fails_ends_the_answer_with_its_error(begin_choices: Choices, is_streamed: bool) -> None:
+    waits = FakeHead(sse(said("a", [7])), asyncio.Event())
+    fails = FakeHead(sse(said("b", [8]), {"error": {"code": "node_failed", "message": "layers 6–11 failed"}}))
+    begun = begin_choices(waits, fails)
+    if is_streamed:
+        *_, error, end = stream(*begun)
+        assert (error["error"]["code"], error["error"]["message"]) == ("node_failed", "layers 6–11 failed")
+        assert end == "data: [DONE]"
+    else:
+        with pytest.raises(ApiError, match="layers 6–11 failed"):
+            whole(*begun)
+    assert waits.is_closed
+    assert [session.state for session in rows()] == [ChatSession.State.CANCELLED, ChatSession.State.FAILED]
+    assert [session.completion_tokens for session in rows()] == [1, 1]
+
+
+def test_the_deadline_ends_all_choices(begin_choices: Choices) -> None:
+    heads = [FakeHead(sse(said("a", [7])), asyncio.Event()) for _ in range(2)]
+    *_, error, _ = stream(*(replace(chat, deadline_s=0.1) for chat in begin_choices(*heads)))
+    assert error["error"]["code"] == "deadline"
+    assert all(head.is_closed for head in heads)
+    assert not ChatSession.objects.filter(ended=None).exists()
+
+
+def test_the_trace_of_several_choices_is_told_for_each(begin_choices: Choices, nodes: list[Node]) -> None:
+    def heads() -> list[FakeHead]:
+        hops = [hop_of(nodes[0], 0, 6, "local"), hop_of(nodes[1], 6, 12, "relay")]
+        return [
+            FakeHead(sse(said(text, [id_], "stop", prompt_ids=[1]), done(hops, 1, 1), "data: [DONE]"))
+            for text, id_ in (("a", 7), ("b", 8))
+        ]
+
+    *texts, trace, _ = stream(*begin_choices(*heads(), stream=True, meshnet={"trace": True}))
+    assert {chunk["choices"][0]["index"]: chunk["meshnet"]["ids"] for chunk in texts} == {0: [7], 1: [8]}
+    assert [one["index"] for one in trace["meshnet"]["choices"]] == [0, 1]
+    assert [hop["node"] for hop in trace["meshnet"]["choices"][1]["hops"]] == ["head", "tail"]
+    ChatSession.objects.all().delete()
+    answer = whole(*begin_choices(*heads(), meshnet={"trace": True}))
+    told = answer["meshnet"]["choices"]
+    assert [(one["index"], one["ids"], one["prompt_ids"]) for one in told] == [(0, [7], (1,)), (1, [8], (1,))]
+    assert told[0]["hops"] == trace["meshnet"]["choices"][0]["hops"]
 
 
 def test_a_trace_brings_ids_and_the_hop_table_by_name(begin: Begin, nodes: list[Node]) -> None:
@@ -214,14 +382,15 @@ def test_keepalives_reach_the_client(begin: Begin) -> None:
             "context_length_exceeded",
         ),
         (503, {"code": "busy", "message": "no room"}, 503, "busy"),
-        (403, {"code": "forbidden", "message": "no such ticket"}, 502, "forbidden"),
-        (401, {"code": "unauthorized", "message": "who?"}, 502, "unauthorized"),
+        (403, {"code": "forbidden", "message": "no such ticket"}, 502, "node_failed"),
+        (401, {"code": "unauthorized", "message": "who?"}, 502, "node_failed"),
         (404, {"code": "not_found", "message": "no such peer"}, 502, "node_failed"),
         (502, {"code": "peer_gone", "message": "gone"}, 502, "node_failed"),
-        (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "?"),
-        (302, None, 502, "bad_gateway"),
-        (204, None, 502, "bad_gateway"),
-        (500, None, 500, "internal"),
+        (400, {"code": "\ud83d", "message": "half \ud83d"}, 400, "invalid_value"),
+        (400, {"code": "invalid_api_key", "message": "mine"}, 400, "invalid_value"),
+        (302, None, 502, "node_failed"),
+        (204, None, 502, "node_failed"),
+        (500, None, 502, "node_failed"),
     ],
 )
 def test_a_refusal_of_the_head_is_an_error_before_the_stream(
@@ -317,30 +486,30 @@ def test_the_deadline_ends_a_chat_however_busy_its_head_is(begin: Begin) -> None
     head = Busy()
     with pytest.raises(ApiError) as error:
         whole(begin(head, deadline_s=0.2))
-    assert (error.value.status, error.value.code) == (504, "deadline")
+    assert (error.value.status, error.value.code) == (504, "deadline_exceeded")
     assert head.is_closed
-    assert row().error_code == "deadline"
+    assert row().error_code == "deadline_exceeded"
 
 
 @async_to_sync
-async def leave_while_it_waits(chat: Chat, head: FakeHead, is_streamed: bool) -> None:
-    """Cancels the client's task while the head has nothing to say, as Django does."""
+async def leave_while_it_waits(begun: list[Chat], heads: list[FakeHead], is_streamed: bool) -> None:
+    """Cancels the client's task while the heads have nothing to say, as Django does."""
 
     async def client() -> None:
-        events = proxy.proxy_chat(chat)
+        events, completion = proxy.proxy_chats(begun), begun[0].answer.completion
         if not is_streamed:
-            await proxy.whole(chat.answer.completion, events)
+            await proxy.whole(completion, events)
         await anext(events)
-        async for _ in proxy.streamed(chat.answer.completion, events):
+        async for _ in proxy.streamed(completion, events):
             got_some.set()
 
     got_some = asyncio.Event()
     task = asyncio.create_task(client())
     if is_streamed:
         await got_some.wait()
-    while not head.requests:
+    while not all(head.requests for head in heads):
         await asyncio.sleep(0)
-    for _ in range(5):
+    for _ in range(10):
         await asyncio.sleep(0)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -350,12 +519,39 @@ async def leave_while_it_waits(chat: Chat, head: FakeHead, is_streamed: bool) ->
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_client_that_leaves_closes_the_call_and_is_recorded(begin: Begin, is_streamed: bool) -> None:
     head = FakeHead(sse(said("a", [7, 8], prompt_ids=[1, 2, 3])), asyncio.Event())
-    leave_while_it_waits(begin(head), head, is_streamed)
+    leave_while_it_waits([begin(head)], [head], is_streamed)
     assert head.is_closed
     assert row().state == ChatSession.State.CANCELLED
     assert (row().prompt_tokens, row().completion_tokens) == (3, 2)
     assert row().ended is not None
     assert row().error_code == ""
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_client_that_leaves_ends_all_choices(begin_choices: Callable[..., list[Chat]], is_streamed: bool) -> None:
+    heads = [FakeHead(sse(said("a", [7])), asyncio.Event()) for _ in range(3)]
+    leave_while_it_waits(begin_choices(*heads), heads, is_streamed)
+    assert all(head.is_closed for head in heads)
+    for session in rows():
+        assert (session.state, session.error_message) == (ChatSession.State.CANCELLED, "")
+        assert session.ended is not None
+
+
+def test_a_client_that_leaves_before_any_head_is_asked_ends_all_choices(
+    begin_choices: Callable[..., list[Chat]],
+) -> None:
+    begun = begin_choices(FakeHead(), FakeHead())
+
+    @async_to_sync
+    async def leave() -> None:
+        task = asyncio.ensure_future(proxy.whole(begun[0].answer.completion, proxy.proxy_chats(begun)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    leave()
+    assert [session.state for session in rows()] == [ChatSession.State.CANCELLED] * 2
 
 
 def test_a_stream_that_is_closed_between_two_parts_closes_the_call(begin: Begin) -> None:
@@ -387,8 +583,7 @@ def test_a_stream_that_nobody_began_to_read_is_recorded_too(begin: Begin) -> Non
         del events, parts
         while not head.is_closed:
             await asyncio.sleep(0)
-        while background.running:
-            await asyncio.wait(background.running)
+        await all_is_written()
 
     drop_it()
     assert row().state == ChatSession.State.CANCELLED

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracker.routing import Candidate, NoRoute, RouteElement, find_route, find_span, missing_layers
+from tracker.routing import Candidate, NoRoute, RouteElement, find_route, find_span, missing_layers, taken
 
 NUM_LAYERS = 12
 
@@ -132,3 +132,14 @@ def test_a_span_covers_exactly_its_layers_or_the_missing_ones_are_named(
     shard_of = {shard.peer_id: shard for shard in candidates}
     assert all(shard_of[hop.peer_id].end_layer >= hop.end_layer for hop in span)
     assert len({hop.peer_id for hop in span}) == len(span)
+
+
+def test_a_session_is_a_load_and_takes_room_where_it_goes_through() -> None:
+    here, there, unknown = Candidate("a", 0, 6, 1, 100), Candidate("b", 0, 6, 1, 100), Candidate("c", 6, 12)
+    route = [RouteElement("a", 0, 6), RouteElement("c", 6, 12)]
+    assert taken([here, there, unknown], route, 60) == [
+        Candidate("a", 0, 6, 2, 40),
+        there,
+        Candidate("c", 6, 12, 1, None),
+    ]
+    assert taken([here], route, 200) == [Candidate("a", 0, 6, 2, 0)]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracker.words import with_names
+from tracker.words import presentable, with_names
 
 BETA, GAMMA = "528df49b" + "0" * 24, "c0ffee00" + "1" * 24
 NAMES = {BETA: "beta", GAMMA: "gamma"}
@@ -24,3 +24,28 @@ def test_nodes_are_called_by_their_names(said: str, read: str) -> None:
 
 def test_of_two_that_begin_alike_neither_is_named() -> None:
     assert with_names("peer 528df49b", {BETA: "beta", "528df49b" + "2" * 24: "delta"}) == "peer 528df49b"
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        ("layers 3–5 failed: RuntimeError: boom", "layers 3–5 failed: boom"),
+        ("failed: torch.OutOfMemoryError: no room", "failed: no room"),
+        ("can't open /home/me/.cache/meshnet/a.py: no", "can't open …: no"),
+        (r"can't open C:\Users\me\a.py", "can't open …"),
+        (
+            "HTTPConnectionPool(host='h'): gone (<http.Connection object at 0x7f00>: refused)",
+            "… gone (… refused)",
+        ),
+    ],
+)
+def test_what_is_inside_a_node_is_nobodys_business(said: str, read: str) -> None:
+    assert presentable(said) == read
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["layers 6–11 on node beta: no path works", "GET /v1/models lists them", "POST /forward", "org/name: 2/3 and/or"],
+)
+def test_words_for_people_stay_as_they_are(said: str) -> None:
+    assert presentable(said) == said

@@ -17,6 +17,7 @@ from tracker.answers import CHAT, COMPLETION, Form
 from tracker.auth import authenticate_api_key
 from tracker.chats import Chat
 from tracker.errors import ApiError
+from tracker.middleware import request_id_of, timings_of
 from tracker.openai import ChatRequest, CompletionRequest, read_chat, read_completion
 from tracker.views.responses import openai_error, read_body, require_method
 
@@ -36,14 +37,19 @@ async def completions(request: HttpRequest) -> HttpResponseBase:
 
 
 async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseBase:
+    timings = timings_of(request)
     try:
         require_method(request, "POST")
         begun, is_streamed = await _begin(request, read, form)
+        timings.end("begin")
         completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
         if not is_streamed:
             give_thread_back()
-            return JsonResponse(await proxy.whole(completion, events), headers=completion.headers)
+            whole = await proxy.whole(completion, events)
+            timings.end("answer")
+            return JsonResponse(whole, headers=completion.headers)
         await anext(events)  # the heads' consent: what one refuses gets a status of its own
+        timings.end("head")
     except ApiError as error:
         return openai_error(error)
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # no proxy may collect it
@@ -69,8 +75,7 @@ def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[list
     try:
         api_key = authenticate_api_key(request)
         asked = read(read_body(request, MAX_BODY_BYTES))
-        request_id = getattr(request, "request_id", "")
-        return chats.begin(asked, form, api_key, timezone.now(), request_id), bool(asked.stream)
+        return chats.begin(asked, form, api_key, timezone.now(), request_id_of(request)), bool(asked.stream)
     finally:
         close_old_connections()  # a chat is long: its thread and its connection go back now
 

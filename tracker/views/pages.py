@@ -42,15 +42,16 @@ def session_list_json(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 @login_required
-def session_detail(request: HttpRequest, completion_id: str) -> HttpResponse:
-    session = get_object_or_404(stories.sessions_with_hops(), completion_id=completion_id)
-    return _page(request, "session_detail", {"session": stories.session_story(session, timezone.now())})
+def session_detail(request: HttpRequest, completion_id: str, choice: int = 0) -> HttpResponse:
+    session = get_object_or_404(stories.sessions_with_hops(), completion_id=completion_id, choice=choice)
+    context = {"session": stories.whole_story(session, timezone.now()), "metadata": list(session.metadata.items())}
+    return _page(request, "session_detail", context)
 
 
 @require_GET
-def session_detail_json(request: HttpRequest, completion_id: str) -> HttpResponse:
+def session_detail_json(request: HttpRequest, completion_id: str, choice: int = 0) -> HttpResponse:
     """For people who are logged in, and for the API key that asked."""
-    session = stories.sessions_with_hops().filter(completion_id=completion_id).first()
+    session = stories.sessions_with_hops().filter(completion_id=completion_id, choice=choice).first()
     if not request.user.is_authenticated:
         text = bearer(request)
         try:
@@ -64,7 +65,7 @@ def session_detail_json(request: HttpRequest, completion_id: str) -> HttpRespons
         session = session if _is_of(session, key) else None
     if session is None:
         raise Http404
-    return JsonResponse(stories.session_story(session, timezone.now()))
+    return JsonResponse(stories.whole_story(session, timezone.now()))
 
 
 def _is_of(session: ChatSession | None, key: ApiKey) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest, JsonResponse
 
-from tracker.errors import ApiError
+from tracker.errors import ApiError, told
 
 
 def read_body(request: HttpRequest, max_bytes: int) -> bytes:
@@ -37,6 +37,7 @@ def require_method(request: HttpRequest, method: str) -> None:
 
 
 def openai_error(error: ApiError) -> JsonResponse:
+    error = told(error)
     return JsonResponse(error.as_openai(), status=error.status, headers=error.headers)
 
 

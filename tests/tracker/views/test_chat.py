@@ -90,6 +90,21 @@ def test_a_completion_has_its_own_form(ask: Ask) -> None:
     ]
 
 
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_several_choices_are_asked_of_the_node_and_come_in_one_answer(ask: Ask, path: str) -> None:
+    told = sse({"choices": [{"text": "upon", "finish_reason": "stop"}], "meshnet": {"ids": [1]}}, "data: [DONE]")
+    body = {"model": "tiny", "n": 2, "max_tokens": 5} | (
+        {"prompt": "Once"} if path == COMPLETIONS else {"messages": ASKED["messages"]}
+    )
+    _, got, _ = ask(body, streams(told), path)
+    assert [choice["index"] for choice in json.loads(got)["choices"]] == [0, 1]
+    _, got, _ = ask(body | {"stream": True}, streams(told), path)
+    events = [json.loads(one[6:]) for one in got.split(b"\n\n") if one.startswith(b"data: {")]
+    assert sorted(event["choices"][0]["index"] for event in events) == [0, 1]
+    assert got.count(b"data: [DONE]") == 1
+    assert ChatSession.objects.filter(state=ChatSession.State.DONE).count() == 4
+
+
 def test_nothing_of_the_clients_headers_crosses(ask: Ask) -> None:
     smuggled = {
         "X-Meshnet-Route": "[]",
@@ -352,6 +367,29 @@ async def test_a_client_that_leaves_cancels_the_head_at_once(
     await client.leave()
     await asyncio.wait_for(socket.is_cancelled.wait(), 10)
     assert await state() == ChatSession.State.CANCELLED
+    socket.leave()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_a_client_that_leaves_cancels_every_choice(
+    transactional_db: None, lone_node: Node, api_key: Credential, is_streamed: bool
+) -> None:
+    socket = PeerSocket(lone_node.peer_id, "tiny")
+    socket.reply = lambda request: streams(sse(said("a", [7])))(request)[:-1]
+    client = Browser(api_key, ASKED | {"stream": is_streamed, "n": 3})
+    await client.ask()
+    if is_streamed:
+        while b"content" not in (await client.part()).get("body", b""):
+            pass
+    async with asyncio.timeout(10):
+        while len([frame for frame in socket.frames if isinstance(frame, wire.Request)]) < 3:
+            await asyncio.sleep(0.001)
+        await client.leave()
+        while len([frame for frame in socket.frames if isinstance(frame, wire.Cancel)]) < 3:
+            await asyncio.sleep(0.001)
+    states = [session.state async for session in ChatSession.objects.all()]
+    assert states == [ChatSession.State.CANCELLED] * 3
     socket.leave()
 
 

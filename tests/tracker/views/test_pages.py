@@ -236,7 +236,53 @@ def test_json_tells_the_same(operator: Client, session: ChatSession) -> None:
         "compute_ms": 210.0,
         "queue_ms": 1.0,
     }
+    assert story.pop("choices") == [{"choice": 0, "session": "01234567", "state": "done"}]
     assert operator.get("/sessions.json").json()["sessions"] == [story]
+
+
+@pytest.fixture
+def second_choice(session: ChatSession) -> ChatSession:
+    """Made for the same request, which said whom and what it was for."""
+    ChatSession.objects.update(user="<i>ann", request_id="req_1", metadata={"items": "<i>seven"})
+    made = ChatSession.objects.get()
+    made.pk, made.choice, made.session_id, made.state = None, 1, "fedcba9876543210" * 2, ChatSession.State.CANCELLED
+    made.error_message = "another choice of the completion failed: no room"
+    made.save()
+    return made
+
+
+def test_each_choice_of_an_answer_has_a_page_with_the_way_to_the_others(
+    operator: Client, second_choice: ChatSession
+) -> None:
+    first, second = (operator.get(f"/sessions/chatcmpl-abc{path}").content.decode() for path in ("", "/1"))
+    assert ("01234567" in first, "fedcba98" in first) == (True, False)
+    assert ("01234567" in second, "fedcba98" in second) == (False, True)
+    assert '<a href="/sessions/chatcmpl-abc/1">1</a> <span class="cancelled">' in first
+    assert '<a href="/sessions/chatcmpl-abc/0">0</a> <span class="done">' in second
+    assert '<p class="bad">another choice of the completion failed: no room</p>' in second
+    assert operator.get("/sessions/chatcmpl-abc/2").status_code == 404
+    listed = operator.get("/").content.decode()
+    assert listed.index("01234567") < listed.index("fedcba98")
+    assert "<small>choice 1</small>" in listed
+    assert "choice 0" not in listed
+
+
+def test_json_tells_of_each_choice(operator: Client, second_choice: ChatSession) -> None:
+    first, second = (operator.get(f"/sessions/chatcmpl-abc{path}.json").json() for path in ("", "/1"))
+    assert (first["choice"], second["choice"]) == (0, 1)
+    assert first["choices"] == second["choices"]
+    assert [(one["session"], one["state"]) for one in first["choices"]] == [
+        ("01234567", "done"),
+        ("fedcba98", "cancelled"),
+    ]
+
+
+def test_a_session_tells_what_the_client_wrote_beside_its_request(operator: Client, second_choice: ChatSession) -> None:
+    page = operator.get("/sessions/chatcmpl-abc").content.decode()
+    for shown in ("<dd>&lt;i&gt;ann</dd>", "<dt>items</dt><dd>&lt;i&gt;seven</dd>", "<code>req_1</code>"):
+        assert shown in page
+    story = operator.get("/sessions/chatcmpl-abc.json").json()
+    assert (story["user"], story["request_id"], story["metadata"]) == ("<i>ann", "req_1", {"items": "<i>seven"})
 
 
 def test_the_key_that_asked_may_read_its_session(session: ChatSession, api_key: Credential) -> None:
@@ -248,6 +294,7 @@ def test_the_key_that_asked_may_read_its_session(session: ChatSession, api_key: 
     session.api_key = ApiKey.objects.get()
     session.save()
     assert get().json()["id"] == "chatcmpl-abc"
+    assert Client().get("/sessions/chatcmpl-abc/1.json", headers={"Authorization": "Bearer x"}).status_code == 302
     ApiKey.objects.update(revoked=True)
     assert get().status_code == 302
 

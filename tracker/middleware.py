@@ -1,0 +1,90 @@
+"""Every answer's x-request-id and Server-Timing, and the API's form for the errors that Django itself answers with.
+
+Async, and outermost: no thread is held for it. A stream is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from django.http import HttpRequest, HttpResponseBase
+from django.utils.decorators import async_only_middleware
+
+from tracker.errors import of_status
+from tracker.views.responses import openai_error
+
+REQUEST_ID, SERVER_TIMING = "x-request-id", "Server-Timing"
+
+Answer = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+_current: ContextVar[str] = ContextVar("request_id", default="")
+
+
+@dataclass(slots=True)
+class Timings:
+    """How long the parts of an answer took, one after the other. The clock is handed in."""
+
+    clock: Callable[[], float]
+    began: float = field(init=False)
+    _parts: dict[str, float] = field(default_factory=dict, init=False)
+    _part_began: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self._part_began = self.clock()
+
+    def end(self, part: str) -> None:
+        """It began when the part before it ended."""
+        now = self.clock()
+        self._parts[part], self._part_began = now - self._part_began, now
+
+    def header(self) -> str:
+        """begin;dur=3.1, head;dur=40.2, total;dur=43.4: milliseconds, up to the first byte."""
+        parts = self._parts | {"total": self.clock() - self.began}
+        return ", ".join(f"{name};dur={seconds * 1000:.1f}" for name, seconds in parts.items())
+
+
+@async_only_middleware
+def answers_named_and_timed(get_response: Answer) -> Answer:
+    async def answered(request: HttpRequest) -> HttpResponseBase:
+        request_id, timings = f"req_{secrets.token_hex(16)}", Timings(time.perf_counter)
+        request.request_id, request.timings = request_id, timings  # type: ignore[attr-defined]
+        _current.set(request_id)
+        response = await get_response(request)
+        if response.status_code >= 400 and _is_of_api(request.path) and not _is_json(response):
+            response = openai_error(of_status(response.status_code))
+        response[REQUEST_ID], response[SERVER_TIMING] = request_id, timings.header()
+        return response
+
+    return answered
+
+
+def _is_of_api(path: str) -> bool:
+    return path == "/v1" or path.startswith("/v1/")
+
+
+def _is_json(response: HttpResponseBase) -> bool:
+    return response.get("Content-Type", "").startswith("application/json")
+
+
+def request_id_of(request: HttpRequest) -> str:
+    """As its answer says it; empty where no middleware has seen the request."""
+    return getattr(request, "request_id", "")
+
+
+def timings_of(request: HttpRequest) -> Timings:
+    """Of a request that no middleware has seen nobody is told."""
+    return getattr(request, "timings", None) or Timings(time.perf_counter)
+
+
+class NamesRequest(logging.Filter):
+    """Gives a log record the id of the request that it is logged for, where there is one (meshweb/logs.py shows it)."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if request_id := _current.get():
+            record.request_id = request_id
+        return True

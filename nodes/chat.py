@@ -36,6 +36,10 @@ from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
 
+# For a request to be read, its prompt made into tokens and its grammar checked: as long as the stream isn't open, what
+# is wrong with it has a status of its own. A head that says nothing for longer is taken for lost.
+READING_S = 3.0
+
 
 @dataclass(frozen=True)
 class Order:
@@ -70,8 +74,8 @@ class Head:
 
 
 class Chat:
-    """`answer` is resolved with the stream once there is something to say or a second has passed, and with an error
-    and its status when one is found before that."""
+    """`answer` is resolved with the stream once there is something to say or a second has passed since the request was
+    read, and with an error and its status when one is found before that."""
 
     def __init__(self, order: Order, head: Head, allow: Allow) -> None:
         self._stream = EventStream()
@@ -80,6 +84,7 @@ class Chat:
         self.answer: Future[Answer] = Future()
         self.answer.add_done_callback(self._look_for_cancel)
         self._opening = threading.Lock()
+        self._opener = threading.Timer(KEEPALIVE_S, self._open)
         self._ended_by: CompletionError | None = None
         self._pipeline: Pipeline | None = None
         self._failover: Failover | None = None
@@ -111,9 +116,7 @@ class Chat:
         self.shall_move = True
 
     def run(self) -> None:
-        opener = threading.Timer(KEEPALIVE_S, self._open)
-        opener.daemon = True
-        opener.start()
+        self._open_in(READING_S)
         try:
             self._generate()
             self._open()
@@ -126,7 +129,7 @@ class Chat:
             is_stale = isinstance(error, Stale) or getattr(error, "code", "") == wire.Code.STALE
             self._is_superseded = self._is_superseded or is_stale
         finally:
-            opener.cancel()
+            self._opener.cancel()
 
     def release(self) -> None:
         """Frees the session on the hops, after the client has its answer."""
@@ -140,7 +143,8 @@ class Chat:
     def _generate(self) -> None:
         order, head = self.order, self._head
         facts = head.tokenizer, head.vocab_size, head.context_length
-        brief = Brief.read(order.path, order.body, order.ticket, *facts)
+        brief = Brief.read(order.path, order.body, order.ticket, *facts, head.grammars)
+        self._open_in(KEEPALIVE_S)
         chunk_tokens = self._chunk_tokens(brief)
         self._pipeline = self._new_pipeline(brief)
         self._writer = writer = Writer(brief.request, brief.prompt_ids, head.tokenizer, brief.max_tokens)
@@ -192,6 +196,13 @@ class Chat:
         if self.shall_move and self._failover and self._writer:
             self.shall_move = False
             self._failover.move(self._writer.usage()["total_tokens"])
+
+    def _open_in(self, seconds: float) -> None:
+        """Not before, unless there is something to say."""
+        self._opener.cancel()
+        self._opener = threading.Timer(seconds, self._open)
+        self._opener.daemon = True
+        self._opener.start()
 
     def _open(self) -> None:
         with self._opening, contextlib.suppress(InvalidStateError):

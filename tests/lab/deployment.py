@@ -1,4 +1,7 @@
-"""A deployment from the files of docs/deploy.md: nginx, PostgreSQL, Redis and two `serve` processes."""
+"""A deployment from the files of docs/deploy.md: nginx, PostgreSQL, Redis and two `serve` processes.
+
+`on_uvicorn` adds a third process for clients, on the other server that the page names, with an nginx before it as well.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tests.lab.terminator import PREFACE, make_certificates
 
 FILES = ROOT / "docs" / "deploy"
 NAMES_IN_FILES = {"web": 8000, "relay-one": 8001, "relay-two": 8002}  # and their ports
-_AROUND = PREFACE + "  include {folder}/meshnet.conf;\n}}\n"
+# nginx.conf around it asks for more zipping than Debian's does: streams too, which must come bit by bit all the same.
+_AROUND = PREFACE + "  gzip on; gzip_types *;\n  include {folder}/meshnet.conf;\n}}\n"
 
 
 class Deployment(Site):
@@ -39,14 +43,25 @@ class Deployment(Site):
         super().__init__(folder, public_url=public_url, **settings)
         self.ca_file = folder / "ca.pem"
         self.relay: Process | None = None
-        self.nginx: Process | None = None
+        self._others: list[Process] = []
 
     def start(self) -> None:
         make_certificates(self.folder)
         self.process = self._serve(self.port)
         self.start_relay()
         self.process.wait_for("Listening on")
-        self._start_nginx()
+        self._start_nginx(self.folder, self.port, self.https_port)
+
+    def on_uvicorn(self) -> tuple[str, str]:
+        """Starts it; where it is asked directly, and where past nginx."""
+        port, https_port, folder = free_port(), free_port(), self.folder / "uvicorn"
+        folder.mkdir()
+        command = [self.python, "-m", *command_in(ROOT / "docs" / "deploy.md", "uvicorn ", PORT=str(port))]
+        server = Process(command, self.env | {"PUBLIC_URL": f"https://127.0.0.1:{https_port}"})
+        self._others.append(server)
+        server.wait_for("Uvicorn running on")
+        self._start_nginx(folder, port, https_port)
+        return f"http://127.0.0.1:{port}", f"https://127.0.0.1:{https_port}"
 
     def start_relay(self) -> None:
         self.relay = self._serve(self.relay_port, RELAY_URL=f"wss://127.0.0.1:{self.https_port}/relay-one")
@@ -54,7 +69,7 @@ class Deployment(Site):
 
     def __exit__(self, *exc: object) -> None:
         super().__exit__(*exc)
-        for process in (self.relay, self.nginx):
+        for process in (*self._others, self.relay):
             if process and process.is_running:
                 process.stop()
 
@@ -63,23 +78,29 @@ class Deployment(Site):
 
     def _serve(self, port: int, **env: str) -> Process:
         """With the arguments that systemd gives it."""
-        unit = (FILES / "meshnet@.service").read_text()
-        (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
-        arguments = shlex.split(line.split("manage.py", 1)[1].replace("${PORT}", str(port)))
-        return Process([*manage_py(self.python), *arguments], self.env | env)
+        arguments = command_in(FILES / "meshnet@.service", "ExecStart=", PORT=str(port))
+        return Process([*manage_py(self.python), *arguments[2:]], self.env | env)
 
-    def _start_nginx(self) -> None:
-        ports = {"web": self.port, "relay-one": self.relay_port, "relay-two": free_port()}
+    def _start_nginx(self, folder: Path, web_port: int, https_port: int) -> None:
+        ports = {"web": web_port, "relay-one": self.relay_port, "relay-two": free_port()}
         changes = {f"127.0.0.1:{NAMES_IN_FILES[name]}": f"127.0.0.1:{port}" for name, port in ports.items()} | {
-            "listen 443 ssl": f"listen 127.0.0.1:{self.https_port} ssl",
+            "listen 443 ssl": f"listen 127.0.0.1:{https_port} ssl",
             "/etc/letsencrypt/live/mesh.example.org/fullchain.pem": f"{self.folder}/server.pem",
             "/etc/letsencrypt/live/mesh.example.org/privkey.pem": f"{self.folder}/server.key",
         }
-        (self.folder / "meshnet.conf").write_text(changed((FILES / "nginx.conf").read_text(), changes))
-        (self.folder / "nginx.conf").write_text(_AROUND.format(folder=self.folder))
+        (folder / "meshnet.conf").write_text(changed((FILES / "nginx.conf").read_text(), changes))
+        (folder / "nginx.conf").write_text(_AROUND.format(folder=folder))
         program = shutil.which("nginx") or "/usr/sbin/nginx"
-        arguments = [program, "-c", f"{self.folder}/nginx.conf", "-p", str(self.folder)]
-        self.nginx = Process(arguments, environment())
+        arguments = [program, "-c", f"{folder}/nginx.conf", "-p", str(folder)]
+        self._others.append(Process(arguments, environment()))
+
+
+def command_in(file: Path, start: str, **variables: str) -> list[str]:
+    """The words of the one line that begins so, with what comes after an ="""
+    (line,) = [line.strip() for line in file.read_text().splitlines() if line.strip().startswith(start)]
+    for name, value in variables.items():
+        line = line.replace(f"${{{name}}}", value)
+    return shlex.split(line.removeprefix(start) if start.endswith("=") else line)
 
 
 def shipped_settings(changes: dict[str, str]) -> dict[str, str]:

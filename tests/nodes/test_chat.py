@@ -130,6 +130,23 @@ def test_a_prompt_that_fills_the_context_is_refused_before_the_stream_opens(
         assert b'"param": "prompt"' in error["raw"]
 
 
+def test_a_prompt_that_takes_long_to_read_is_refused_with_a_status_all_the_same(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.chat.KEEPALIVE_S", 0.01)
+    head = mesh.head.api._head
+    assert head
+    read = head.tokenizer.plain_prompt
+
+    def read_slowly(text: str) -> list[int]:
+        time.sleep(0.2)
+        return read(text)
+
+    monkeypatch.setattr(head.tokenizer, "plain_prompt", read_slowly)
+    error = refused(mesh, {"prompt": "z" * CONTEXT_LENGTH}, 400, "/v1/completions")
+    assert error["code"] == "context_length_exceeded"
+
+
 def test_a_model_without_a_chat_template_says_so_and_completes_plain_text() -> None:
     with Mesh([(0, 4)], relayed=False) as made:
         head = made.head.api._head

@@ -46,7 +46,7 @@ def raw_whole(site: Site, path: str, body: dict[str, Any]) -> Got:
     [choice] = content["choices"]
     assert (content["object"], choice["index"]) == (OBJECTS[path][0], 0)
     assert content["model"] == body["model"]
-    return Got(text=_text(choice, "message"), reason=choice["finish_reason"], usage=content["usage"])
+    return Got(text=text_of(choice, "message"), reason=choice["finish_reason"], usage=content["usage"])
 
 
 def raw_stream(site: Site, path: str, body: dict[str, Any]) -> Got:
@@ -67,7 +67,7 @@ def raw_stream(site: Site, path: str, body: dict[str, Any]) -> Got:
     assert reasons[:-1] == [None] * (len(reasons) - 1)
     if path == CHAT:
         assert [choice["delta"].get("role") for choice in choices] == ["assistant"] + [None] * (len(choices) - 1)
-    deltas = [_text(choice, "delta") for choice in choices]
+    deltas = [text_of(choice, "delta") for choice in choices]
     return Got(text="".join(deltas), reason=reasons[-1], usage=last["usage"], deltas=deltas)
 
 
@@ -119,7 +119,7 @@ def _events(answer: rawhttp.Answer) -> Iterator[dict[str, Any]]:
         yield event
 
 
-def _text(choice: dict[str, Any], part: str) -> str:
+def text_of(choice: dict[str, Any], part: str) -> str:
     return str((choice[part].get("content") if part in choice else choice["text"]) or "")
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
+from tests.lab import rawhttp
 from tests.lab.deployment import Deployment
+from tests.lab.fakehead import FIRST, FakeHead
 from tests.lab.postgres import Postgres
 from tests.lab.redis import Redis
 from tests.lab.site import Answer, assemble, events
 
 PASSWORD = "only-for-tests-8"
+HI = {"role": "user", "content": "Hi"}
+FRONTS = ("daphne", "uvicorn", "nginx to daphne", "nginx to uvicorn")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +80,58 @@ def test_people_log_in_over_tls_and_get_the_styles(deployment: Deployment) -> No
 
 def test_figures_stay_inside(deployment: Deployment) -> None:
     assert deployment.over_tls("GET", "/metrics").status_code == 404
+
+
+@pytest.fixture(scope="module")
+def fronts(deployment: Deployment) -> dict[str, str]:
+    """Where clients may ask, by what stands there."""
+    urls = (deployment.local_url, deployment.url, *deployment.on_uvicorn())
+    return dict(zip(("daphne", "nginx to daphne", "uvicorn", "nginx to uvicorn"), urls, strict=True))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["relayed", "listening"])
+def head(deployment: Deployment, request: pytest.FixtureRequest) -> Iterator[FakeHead]:
+    tls = ssl.create_default_context(cafile=str(deployment.ca_file))
+    name = "listening" if request.param else "relayed"
+    with FakeHead(deployment, name, listens=request.param, tls=tls) as started:
+        yield started
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_a_token_reaches_the_client_when_it_is_made(
+    deployment: Deployment, fronts: dict[str, str], head: FakeHead, front: str, encoding: str, path: str
+) -> None:
+    """The head says a word once the client has the one before: what is kept back on the way stays there."""
+    head.register()
+    prompt: dict[str, Any] = {"prompt": "Hi"} if path == "/v1/completions" else {"messages": [HI]}
+    body = {"model": head.model, "stream": True} | prompt
+    sent = deployment.headers | {"Accept-Encoding": encoding}
+    ca_file = deployment.ca_file if front.startswith("nginx") else None
+    with rawhttp.ask(fronts[front], path, body, sent, ca_file=ca_file) as answer:
+        assert answer.status == 200, answer.body()
+        words = spoken(answer)
+        assert next(words) == FIRST
+        for word in (" second", " third", " fourth"):
+            head.say(word)
+            assert next(words) == word
+        head.end()
+        assert list(words) == [""]
+    zipped = front.startswith("nginx") and encoding == "gzip"
+    assert answer.headers.get("content-encoding", "identity") == ("gzip" if zipped else "identity")
+
+
+def spoken(answer: rawhttp.Answer) -> Iterator[str]:
+    blocks = answer.blocks()
+    for block in blocks:
+        if block == "data: [DONE]":
+            assert list(blocks) == []
+            return
+        if not block.startswith(":"):
+            choice = json.loads(block.removeprefix("data: "))["choices"][0]
+            yield choice["text"] if "text" in choice else choice["delta"].get("content", "")
+    raise AssertionError("the stream ended without [DONE]")
 
 
 def test_a_killed_relay_process_takes_only_its_own_along(deployment: Deployment, model: str) -> None:

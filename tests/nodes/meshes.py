@@ -20,6 +20,7 @@ from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
 from nodes.events import Answer, StreamAnswer
+from nodes.grammar import Grammars
 from nodes.hops import Dialler
 from nodes.server import NodeServer
 from nodes.sockets import tls_context
@@ -100,13 +101,14 @@ class TestNode:
         engine = cast(Engine, self.engine)
         self.wire_versions = tuple(wire_versions)
         self.tunnel = Tunnel() if 2 in wire_versions else None
-        head = None
+        head, tokenizer = None, Tokenizer(make_tokenizer(), {2})
+        self.grammars = Grammars(tokenizer, VOCAB)
         if layers[0] == 0:
-            tokenizer = Tokenizer(make_tokenizer(), {2})
             dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
-            head = Head(self.peer_id, WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler, VOCAB)
+            told = WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler, VOCAB
+            head = Head(self.peer_id, *told, grammars=self.grammars)
         held = Layers(*layers, num_layers, WIDTH, VOCAB, CONTEXT_LENGTH)
-        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats)
+        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats, self.grammars)
         self.server: NodeServer | None = None
         self.bridge: RelayHttpBridge | None = None
         self.endpoint: str | None = None

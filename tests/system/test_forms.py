@@ -12,7 +12,7 @@ import jsonschema
 import openai
 import pytest
 from openai.lib._pydantic import to_strict_json_schema
-from openai.types.chat.chat_completion import Choice
+from openai.types.chat.chat_completion import ChatCompletion, Choice
 from pydantic import BaseModel, Field
 
 from tests.lab.site import Site
@@ -116,7 +116,8 @@ def test_json_without_a_schema_is_an_object(client: openai.OpenAI) -> None:
 @pytest.fixture(scope="module")
 def called(client: openai.OpenAI) -> Choice:
     """Who is asked for the weather and has to ask for it, too."""
-    return client.chat.completions.create(**asked(QUESTION, tools=[TIME, WEATHER], tool_choice=NAMED)).choices[0]
+    answer: ChatCompletion = client.chat.completions.create(**asked(QUESTION, tools=[TIME, WEATHER], tool_choice=NAMED))
+    return answer.choices[0]
 
 
 def test_a_function_is_called_with_arguments_of_its_schema(called: Choice) -> None:

@@ -36,8 +36,8 @@ from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
 
-# For a request to be read, its prompt made into tokens and its grammar checked: as long as the stream isn't open, what is
-# wrong with it has a status of its own. A head that says nothing for longer is taken for lost.
+# For a request to be read, its prompt made into tokens and its grammar checked: as long as the stream isn't open, what
+# is wrong with it has a status of its own. A head that says nothing for longer is taken for lost.
 READING_S = 3.0
 
 

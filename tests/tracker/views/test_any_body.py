@@ -1,4 +1,4 @@
-"""Whatever a body holds: an answer of the shape that the document says, or an error of OpenAI's, and never a 500."""
+"""Whatever a body holds: an answer as the OpenAPI document has it, or an error of OpenAI's shape, and never a 500."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,6 +46,7 @@ _CODES_OF_ANSWERS = (
 )
 
 
+@cache
 def document(public_url: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",

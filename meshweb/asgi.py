@@ -7,11 +7,12 @@ import os
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "meshweb.settings")
-http_application = get_asgi_application()  # before anything that imports models
+pages = get_asgi_application()  # before anything that imports models
 
 from channels.routing import ProtocolTypeRouter, URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
 
+from meshweb.handlers import ProgramsHandler, by_path  # noqa: E402
 from meshweb.proxies import TrustedProxies  # noqa: E402
 from relay import metrics, review  # noqa: E402
 from relay.background import Chore, WithChores  # noqa: E402
@@ -19,7 +20,8 @@ from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 from tracker import news, probes, ticking  # noqa: E402
 
-_doors = ProtocolTypeRouter({"http": http_application, "websocket": URLRouter(websocket_urlpatterns)})
+_http = by_path(ProgramsHandler(), pages)
+_doors = ProtocolTypeRouter({"http": _http, "websocket": URLRouter(websocket_urlpatterns)})
 _chores = [
     Chore(review.PERIOD_S, review.reviewer.start),
     Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add),

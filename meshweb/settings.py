@@ -61,6 +61,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "drf_spectacular_sidecar",  # static files alone: Swagger UI, for /docs
     "relay",
     "tracker",
 ]

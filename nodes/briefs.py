@@ -8,11 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nodes.completion import DEFAULT_MAX_TOKENS, CompletionError, CompletionRequest
-from nodes.grammar import Grammar
+from nodes.forms import Form
+from nodes.grammar import Grammar, GrammarError, Grammars
 from nodes.resume import PARAM as RESUME
 from nodes.resume import ResumeError
 from nodes.sampling import Sampling
+from nodes.schemas import reason_of
 from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
+from nodes.tools import FormError
 from relay.headers import Ticket
 from relay.wire import Code
 
@@ -32,13 +35,22 @@ class Brief:
 
     @classmethod
     def read(
-        cls, path: str, body: bytes, ticket: Ticket, tokenizer: Tokenizer, vocab_size: int, context_length: int
+        cls,
+        path: str,
+        body: bytes,
+        ticket: Ticket,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        context_length: int,
+        grammars: Grammars | None,
     ) -> Brief:
         """Raises CompletionError 400 naming the parameter."""
         request = CompletionRequest.read(path, body, ticket.seed)
+        grammar = _grammar(request.form, tokenizer, grammars)
         prompt_ids = _prompt_ids(request, tokenizer, vocab_size)
         max_tokens = _max_tokens(request, len(prompt_ids), ticket.max_tokens, context_length)
-        return cls(request, prompt_ids, max_tokens, _placed(request.sampling, len(prompt_ids), vocab_size))
+        sampling = _placed(request.sampling, len(prompt_ids), vocab_size, grammar)
+        return cls(request, prompt_ids, max_tokens, sampling, grammar)
 
 
 def _prompt_ids(request: CompletionRequest, tokenizer: Tokenizer, vocab_size: int) -> list[int]:
@@ -48,7 +60,7 @@ def _prompt_ids(request: CompletionRequest, tokenizer: Tokenizer, vocab_size: in
             return list(request.resume.prompt_ids)
         if request.messages is None:
             return tokenizer.plain_prompt(request.prompt or "")
-        return tokenizer.chat_prompt(request.messages)
+        return tokenizer.chat_prompt(request.messages, request.form.tools.given if request.form.tools else ())
     except ChatTemplateMissing as error:
         raise CompletionError(400, "chat_template_missing", str(error), request.prompt_param) from None
     except PromptError as error:
@@ -67,11 +79,39 @@ def _max_tokens(request: CompletionRequest, num_prompt: int, allowed: int, conte
     return min(request.max_tokens or DEFAULT_MAX_TOKENS, allowed, room)
 
 
-def _placed(sampling: Sampling, num_prompt: int, vocab_size: int) -> Sampling:
-    """With the prompt's length, where that matters."""
+def _grammar(form: Form, tokenizer: Tokenizer, grammars: Grammars | None) -> Grammar | None:
+    """Of the form that the answer must have, compiled."""
+    try:
+        text = form.grammar(tokenizer.markup, tokenizer.split)
+        return None if text is None else _compiled(text, form, grammars)
+    except FormError as error:
+        raise CompletionError(400, Code.BAD_REQUEST, str(error), error.param) from None
+
+
+def _compiled(text: str, form: Form, grammars: Grammars | None) -> Grammar:
+    """Raises FormError, which names the schema that is to blame if one is."""
+    param = "tools" if form.tools else "response_format"
+    if grammars is None:
+        raise FormError("can't be had: the model's tokenizer can't be used to hold answers to a form", param)
+    try:
+        return grammars.check(text)
+    except GrammarError as error:
+        whole = FormError(f"can't be kept to: {reason_of(str(error))}", param)
+    for param, part in form.parts():
+        try:
+            grammars.check(part)
+        except GrammarError as error:
+            raise FormError(f"can't be kept to: {reason_of(str(error))}", param) from None
+    raise whole
+
+
+def _placed(sampling: Sampling, num_prompt: int, vocab_size: int, grammar: Grammar | None) -> Sampling:
+    """With the prompt's length, where that matters, and the grammar's digest."""
     strange = [token_id for token_id, _ in sampling.logit_bias if token_id >= vocab_size]
     if strange:
         message = f"logit_bias names token {strange[0]}; the model's are 0 to {vocab_size - 1}"
         raise CompletionError(400, Code.BAD_REQUEST, message, "logit_bias")
+    if grammar is not None:
+        return replace(sampling, prompt_tokens=num_prompt, grammar=grammar.digest)
     counts_answer = sampling.frequency_penalty or sampling.presence_penalty
     return replace(sampling, prompt_tokens=num_prompt) if counts_answer else sampling

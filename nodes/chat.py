@@ -36,8 +36,8 @@ from relay.headers import Hop, Ticket
 
 logger = logging.getLogger(__name__)
 
-# For a request to be read, its prompt made into tokens and its grammar checked: what is wrong with it has a status of
-# its own while the stream isn't open. A head that says nothing for longer is taken for lost.
+# For a request to be read, its prompt made into tokens and its grammar checked: as long as the stream isn't open, what
+# is wrong with it has a status of its own. A head that says nothing for longer is taken for lost.
 READING_S = 3.0
 
 
@@ -143,7 +143,7 @@ class Chat:
     def _generate(self) -> None:
         order, head = self.order, self._head
         facts = head.tokenizer, head.vocab_size, head.context_length
-        brief = Brief.read(order.path, order.body, order.ticket, *facts)
+        brief = Brief.read(order.path, order.body, order.ticket, *facts, head.grammars)
         self._open_in(KEEPALIVE_S)
         chunk_tokens = self._chunk_tokens(brief)
         self._pipeline = self._new_pipeline(brief)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from dataclasses import fields as fields_of
 from typing import Any
 
+from nodes.forms import FREE, Form
 from nodes.resume import PARAM as RESUME
 from nodes.resume import Resume, ResumeError
 from nodes.sampling import MAX_BIAS, Sampling, SamplingError
+from nodes.tools import FormError
 from relay.wire import Code
 
 DEFAULT_MAX_TOKENS = 1024  # when the request names no number
@@ -37,6 +39,7 @@ class CompletionRequest:
     max_tokens: int | None
     sampling: Sampling
     stops: tuple[str, ...]
+    form: Form = FREE  # of a chat's answer
     resume: Resume | None = None  # stands in for the messages or the prompt, with the ids another head made of them
 
     @property
@@ -56,6 +59,7 @@ class CompletionRequest:
             max_tokens=_max_tokens(fields.get("max_tokens")),
             sampling=_sampling(fields, default_seed),
             stops=_stops(fields.get("stop")),
+            form=_form(fields) if is_chat else FREE,
             resume=resume,
         )
 
@@ -84,9 +88,25 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     for number, message in enumerate(value):
         if not isinstance(message, dict):
             raise _bad("a message must be an object with role and content", f"messages[{number}]")
+        param = f"messages[{number}]"
         for key in ("role", "content"):
-            _text(message.get(key), f"messages[{number}].{key}")
+            _text(message.get(key), f"{param}.{key}")
+        if message["role"] == "tool":
+            _text(message.get("tool_call_id"), f"{param}.tool_call_id")
+        _check_calls(message.get("tool_calls") or [], f"{param}.tool_calls")
     return value
+
+
+def _check_calls(calls: Any, param: str) -> None:
+    if not isinstance(calls, list):
+        raise _bad(f"{param} must be a list", param)
+    for number, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise _bad("a call must be an object with id and function", f"{param}[{number}]")
+        _text(call.get("id"), f"{param}[{number}].id")
+        for key in ("name", "arguments"):
+            _text(function.get(key), f"{param}[{number}].function.{key}")
 
 
 def _text(value: Any, param: str) -> str:
@@ -97,6 +117,13 @@ def _text(value: Any, param: str) -> str:
     except UnicodeEncodeError:
         raise _bad(f"{param} holds half a surrogate pair, which no text can", param) from None
     return value
+
+
+def _form(fields: dict[str, Any]) -> Form:
+    try:
+        return Form.read(fields)
+    except FormError as error:
+        raise _bad(str(error), error.param) from None
 
 
 def _max_tokens(value: Any) -> int | None:

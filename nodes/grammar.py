@@ -12,6 +12,7 @@ fails there too is the grammar's fault.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 from collections import OrderedDict
@@ -26,6 +27,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from nodes.text import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 MAX_GRAMMAR_BYTES = 64 * 1024  # of a text: what bounds the seconds that compiling takes
 MAX_GRAMMARS = 16  # compiled ones that a node keeps, the latest used
 MAX_MESSAGE = 300  # characters of what a user is told
@@ -33,9 +36,11 @@ MAX_MESSAGE = 300  # characters of what a user is told
 # Of one grammar: some 20 MB, some 50 ms for a token at worst. What a model may say has 250,000 and 50,000 items by
 # llguidance's own limits, which are 110 MB and seconds, on the thread that all sessions wait for.
 _LIMITS = LLParserLimits(max_lexer_states=40_000, step_max_items=10_000, step_lexer_fuel=100_000, verbose_errors=False)
-_TRIED_TOKENS = 3  # of an answer, to find what compiles and then is too much
+_TRIED_TOKENS = 32  # as the first of an answer, to find what compiles and then is too much
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _TOO_MUCH = ("parser error: current row", "parser error: too many", "lexer error", "initial lexer configuration")
+
+_NOT_OF_IT = "what has been said so far isn't of the form"
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 Bits = np.ndarray[Any, np.dtype[np.uint8]]
@@ -66,6 +71,8 @@ class Grammars:
         digest = digest_of(text)
         if known := self.get(digest):
             return known
+        if self._vocabulary is None:  # most faults need none to be found: they are told at once
+            _check_without_tokens(text)
         grammar = Grammar(text, digest, self.vocabulary())
         grammar.try_out()
         with self._lock:
@@ -104,7 +111,8 @@ class Vocabulary:
                 backend, n_vocab=num_tokens, eos_token=sorted(self.eos_ids)
             )
         except Exception as error:
-            raise GrammarError(f"the model's tokenizer can't be used to hold answers to a form: {error}") from error
+            logger.warning("llguidance can't use the model's tokenizer: %r", error)
+            raise GrammarError("the model's tokenizer is of a kind by which no answer can be held to a form") from error
 
 
 class Grammar:
@@ -113,30 +121,30 @@ class Grammar:
     def __init__(self, text: str, digest: str, vocabulary: Vocabulary) -> None:
         """Raises GrammarError."""
         self.text, self.digest, self.vocabulary = text, digest, vocabulary
-        self._first = self.compiled_anew()
-
-    def compiled_anew(self) -> LLMatcher:
-        """At its beginning, sharing nothing with others. Raises GrammarError."""
-        matcher = LLMatcher(self.vocabulary.tokens, self.text, log_level=0, limits=_LIMITS)
-        _check(matcher)
-        return matcher
+        self._first = self._compiled()
 
     def matcher(self) -> LLMatcher:
-        """At its beginning; what is found out of the grammar is found out for all."""
+        """At its beginning. Copies share what is found out of the grammar, and the room for it."""
         return self._first.deep_copy()
+
+    def matcher_anew(self) -> LLMatcher:
+        """The same, with all the room there is: for whoever has failed with the one before, and all who come."""
+        self._first = self._compiled()
+        return self.matcher()
 
     def begin(self) -> GrammarState:
         return GrammarState(self)
 
     def try_out(self) -> None:
-        """The first tokens that come to mind. Raises GrammarError."""
-        state, ids = self.begin(), list[int]()
-        for _ in range(_TRIED_TOKENS):
-            allowed = np.flatnonzero(state.allowed(ids))
-            first = next((token for token in allowed.tolist() if token not in self.vocabulary.eos_ids), None)
-            if first is None:
-                return
-            ids.append(first)
+        """With some answers of one token. Raises GrammarError."""
+        state = self.begin()
+        for token_id in np.flatnonzero(state.allowed([]))[:_TRIED_TOKENS].tolist():
+            state.allowed([token_id])
+
+    def _compiled(self) -> LLMatcher:
+        matcher = LLMatcher(self.vocabulary.tokens, self.text, log_level=0, limits=_LIMITS)
+        _check(matcher)
+        return matcher
 
 
 class GrammarState:
@@ -167,7 +175,7 @@ class GrammarState:
         try:
             return self._allowed(ids)
         except GrammarError:
-            self._matcher, self._ids = self.grammar.compiled_anew(), []
+            self._matcher, self._ids = self.grammar.matcher_anew(), []
         return self._allowed(ids)
 
     def _allowed(self, ids: Sequence[int]) -> Bits:
@@ -180,7 +188,7 @@ class GrammarState:
         _check(self._matcher)
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")
         if not bits.any():
-            raise GrammarError("nothing can follow what the model has said so far")
+            raise GrammarError("nothing can follow what has been said so far")
         return bits
 
     def _only_ends(self) -> Bits:
@@ -200,7 +208,7 @@ class GrammarState:
                 return True
             if self._matcher.is_stopped() or not self._matcher.consume_token(token_id):
                 _check(self._matcher)
-                raise GrammarError("what the model has said so far isn't of the grammar")
+                raise GrammarError(_NOT_OF_IT)
             self._ids.append(token_id)
         return False
 
@@ -213,9 +221,18 @@ def _num_same(ours: Sequence[int], theirs: Sequence[int]) -> int:
 
 
 def _check_size(text: str) -> None:
-    size = len(text.encode())
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise GrammarError("the form holds half a surrogate pair, which no text can") from None
     if size > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"the form is too long: {size} bytes of grammar; up to {MAX_GRAMMAR_BYTES} are taken")
+
+
+def _check_without_tokens(text: str) -> None:
+    is_wrong, messages = LLMatcher.validate_grammar_with_warnings(text, None, limits=_LIMITS)
+    if is_wrong:
+        raise GrammarError(_words(messages[0]))
 
 
 def _check(matcher: LLMatcher) -> None:
@@ -228,4 +245,9 @@ def _words(error: str) -> str:
     said = _PLACE.sub("", re.split(r"\n\s*\d+ \| |\n<", error)[0])
     if said.lower().startswith(_TOO_MUCH):
         return "the form is too complex: it allows too many different things at once; give it fewer choices"
+    if "doesn't satisfy the grammar" in said:
+        return _NOT_OF_IT
+    if "panic" in said or ".rs" in said:
+        logger.error("llguidance failed: %s", error)
+        return "the form can't be worked with"
     return " ".join(said.split())[:MAX_MESSAGE]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
+from nodes.markups import Markup
+from nodes.prompts import ChatTemplate, not_text
+from nodes.prompts import ChatTemplateMissing as ChatTemplateMissing
+from nodes.prompts import PromptError as PromptError
 from nodes.spelling import Speller
 from nodes.weights import ModelError, ModelFolder, read_json
 
@@ -17,19 +21,12 @@ REPLACEMENT = "\ufffd"  # what half a character decodes to
 _MAX_HELD_REPLACEMENTS = 3  # half a character is at most three bytes
 
 
-class PromptError(ValueError):
-    """The messages or the prompt can't be made into tokens: the user's to mend."""
-
-
-class ChatTemplateMissing(PromptError):
-    """The model has no chat template; plain completions work."""
-
-
 class Tokenizer:
     """A model's tokenizer, chat template and end-of-text ids."""
 
     def __init__(self, tokenizer: Any, eos_ids: Collection[int]) -> None:
         self._tokenizer, self.eos_ids = tokenizer, frozenset(eos_ids)
+        self._chat_template = ChatTemplate(tokenizer, self.eos_ids)
 
     @classmethod
     def load(cls, folder: ModelFolder | Path, instead: Path | None = None) -> Tokenizer:
@@ -52,33 +49,41 @@ class Tokenizer:
         """The tokenizer as transformers has it."""
         return self._tokenizer
 
-    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def chat_prompt(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Token ids of the messages and the beginning of the answer. Raises PromptError, ChatTemplateMissing."""
-        if not self._has_chat_template():
-            hint = "add chat_template.jinja to its folder, or use /v1/completions"
-            raise ChatTemplateMissing(f"the model has no chat template; {hint}")
-        try:
-            # Tokenizes without adding special tokens: a template that writes BOS gives one BOS.
-            encoded = self._tokenizer.apply_chat_template(
-                list(messages), add_generation_prompt=True, tokenize=True, return_dict=True
-            )
-        except UnicodeError as error:
-            raise _not_text(error) from error
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
-            raise PromptError(f"the model's chat template refuses these messages: {error}") from error
-        return list(encoded["input_ids"])
+        return self._chat_template.prompt_ids(messages, tools)
+
+    @property
+    def markup(self) -> Markup:
+        """Of calls in a chat's answers."""
+        return self._chat_template.markup
+
+    @cached_property
+    def special_marks(self) -> frozenset[int]:
+        """Special tokens that the markup is made of."""
+        parts = self.split(self.markup.begin + self.markup.between + self.markup.end)
+        return frozenset(part for part in parts if isinstance(part, int))
+
+    def split(self, text: str) -> list[str | int]:
+        """Its special tokens, as ids, and what is text between them."""
+        longest_first = sorted(self._special, key=len, reverse=True)
+        parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text) if longest_first else [text]
+        return [self._special.get(part, part) for part in parts if part]
 
     def plain_prompt(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the model's own tokenizer puts before it."""
         try:
             ids: list[int] = self._tokenizer(text)["input_ids"]
         except (UnicodeError, TypeError) as error:
-            raise _not_text(error) from error
+            raise not_text(error) from error
         return ids
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], hidden: Collection[int] | None = None) -> str:
+        """Without the tokens that are hidden: the special ones, where none are named."""
         text: str = self._tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            [token_id for token_id in token_ids if not hidden or token_id not in hidden],
+            skip_special_tokens=hidden is None,
+            clean_up_tokenization_spaces=False,
         )
         return text
 
@@ -86,19 +91,21 @@ class Tokenizer:
     def speller(self) -> Speller:
         return Speller(self._tokenizer)
 
-    def detokenizer(self) -> Detokenizer:
-        return Detokenizer(self)
+    def detokenizer(self, shown: Collection[int] = ()) -> Detokenizer:
+        """`shown`: special tokens that are text here, as other models write it."""
+        return Detokenizer(self, frozenset(self._special.values()) - set(shown) if shown else None)
 
-    def _has_chat_template(self) -> bool:
-        template = self._tokenizer.chat_template
-        return "default" in template if isinstance(template, dict) else bool(template)
+    @cached_property
+    def _special(self) -> dict[str, int]:
+        added = self._tokenizer.added_tokens_decoder.items()
+        return {str(token): token_id for token_id, token in added if token.special}
 
 
 class Detokenizer:
     """Text of tokens as they come. What is given out never changes; joined it is the text of all tokens."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, hidden: Collection[int] | None = None) -> None:
+        self._tokenizer, self._hidden = tokenizer, hidden
         self._ids: list[int] = []
         self._start = 0  # of the window that is decoded again: a token's text depends on those before it
         self._read = 0  # end of the tokens whose text is out
@@ -107,7 +114,7 @@ class Detokenizer:
     def push(self, token_ids: Sequence[int]) -> str:
         """The characters that these tokens complete."""
         self._ids += token_ids
-        text = self._tokenizer.decode(self._ids[self._start :])
+        text = self._decode(self._ids[self._start :])
         held = min(len(text) - len(text.rstrip(REPLACEMENT)), _MAX_HELD_REPLACEMENTS)
         out = text[self._num_out : len(text) - held]
         self._num_out += len(out)
@@ -117,13 +124,16 @@ class Detokenizer:
 
     def finish(self) -> str:
         """What was held: half a character, or a replacement character that the model means."""
-        out = self._tokenizer.decode(self._ids[self._start :])[self._num_out :]
+        out = self._decode(self._ids[self._start :])[self._num_out :]
         self._num_out += len(out)
         return out
 
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(token_ids, self._hidden)
+
     def _advance(self) -> None:
         """Starts the window at the latest tokens. They must have text: decoders treat the first text apart."""
-        context = self._tokenizer.decode(self._ids[self._read :])
+        context = self._decode(self._ids[self._read :])
         if context:
             self._start, self._num_out = self._read, len(context)
         self._read = len(self._ids)
@@ -175,7 +185,3 @@ def _refuse_unless_it_fits(tokenizer: Any, path: Path, folder: ModelFolder) -> N
     last, size = max(tokenizer.get_vocab().values(), default=0), int(folder.config.vocab_size)
     if last >= size:
         raise ModelError(f"{path} is the tokenizer of another model: its tokens go up to {last}, the model has {size}")
-
-
-def _not_text(error: Exception) -> PromptError:
-    return PromptError(f"this isn't text that can be tokenized: {error}")

@@ -5,6 +5,9 @@ first of them; the first event also the prompt's ids. Text goes out with the ste
 or the possible beginning of a stop string is held, and its ids go with the event that ends the doubt. So do log
 probabilities where they are asked for: one entry for each token that has a part in the text.
 
+Where functions may be called the first event says how the model writes calls; the text is told as it is, with the
+marks that are special tokens of the model, and the tracker finds the calls in it.
+
 A chat that another head has begun goes on without a seam: the first event carries what follows the last one there.
 """
 
@@ -25,7 +28,9 @@ class Writer:
         self, request: CompletionRequest, prompt_ids: list[int], tokenizer: Tokenizer, max_tokens: int
     ) -> None:
         self._request, self._prompt_ids, self._max_tokens = request, prompt_ids, max_tokens
-        self._tokenizer, self._detokenizer = tokenizer, tokenizer.detokenizer()
+        self._tokenizer = tokenizer
+        self._markup = tokenizer.markup if request.form.tools else None
+        self._detokenizer = tokenizer.detokenizer(tokenizer.special_marks if self._markup else ())
         self._matcher = StopMatcher(request.stops)
         self._ids: list[int] = []
         self._num_told = 0  # ids that went out with an event
@@ -94,6 +99,7 @@ class Writer:
         trace: dict[str, Any] = {"ids": self._ids[self._num_told :], "position": len(self._prompt_ids) + self._num_told}
         if is_first:
             trace["prompt_ids"] = self._prompt_ids
+            trace |= {"calls": self._markup.as_dict()} if self._markup else {}
         self._num_told = len(self._ids)
         return {"choices": [choice], "meshnet": trace | self._take_logprobs()}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 
 from relay import presence
@@ -207,6 +208,14 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     )
     exclude = ("session_id",)  # a secret; short_id stands for it
     inlines = (SessionHopInline, FailoverInline)
+
+    def get_search_results(
+        self, request: HttpRequest, sessions: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """SQLite keeps JSON as text in which letters beyond ASCII are written as numbers."""
+        found, may_repeat = super().get_search_results(request, sessions, search_term)
+        written = json.dumps(search_term)[1:-1]
+        return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
 
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:

@@ -8,7 +8,6 @@ Nothing here runs between the first byte of an answer and the last.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -16,22 +15,20 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
 
 from relay import wire
-from tracker import accusations, contributions, epochs, metering, news, orders, usage
+from tracker import accusations, contributions, epochs, metering, news, orders, reports, usage
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.heads import HeadCall
 from tracker.limits import Wanted
-from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop
+from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
 
 DEFAULT_MAX_TOKENS = 1024  # of a chat that names no number
 BYTES_PER_TOKEN = 4  # of a prompt, about: only its head knows how many tokens it has
-PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +84,23 @@ def begin(
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
     seeds = seeds_of(asked.seed, asked.num_choices)
     bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
-    prompt_tokens = len(bodies[0]) // BYTES_PER_TOKEN
-    wanted = Wanted(prompt_tokens, answer_tokens=len(seeds) * limit)
+    wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, answer_tokens=len(seeds) * limit)
     metering.check(api_key, wanted, now)
-    routes = epochs.routes_of(model, now, len(seeds), need_tokens=prompt_tokens + limit)
+    routes = epochs.routes_of(model, now, len(seeds), need_tokens=wanted.prompt_tokens + limit)
     completion = _completion(asked, form, model.name, now)
-    common = _session_fields(asked, now) | {
-        "completion_id": completion.completion_id,
-        "request_id": request_id,
-        "model": model,
-        "api_key": api_key,
-        "max_tokens": limit,
-        "deadline": now + timedelta(seconds=deadline_s),
-    }
-    sessions = [
-        ChatSession(session_id=secrets.token_hex(16), choice=choice, seed=seed, reserved_tokens=limit, **common)
-        for choice, seed in enumerate(seeds)
-    ]
-    sessions[0].reserved_tokens += prompt_tokens
+    sessions = _sessions(
+        asked,
+        seeds,
+        wanted,
+        completion_id=completion.completion_id,
+        request_id=request_id,
+        model=model,
+        api_key=api_key,
+        max_tokens=limit,
+        started=now,
+        last_news=now,
+        deadline=now + timedelta(seconds=deadline_s),
+    )
     requests = [
         orders.request_of(session, hops, form.path, body, deadline_s, now)
         for session, hops, body in zip(sessions, routes, bodies, strict=True)
@@ -118,6 +114,21 @@ def begin(
         _chat(session, hops, request, completion, deadline_s)
         for session, hops, request in zip(sessions, routes, requests, strict=True)
     ]
+
+
+def _sessions(
+    asked: ChatRequest | CompletionRequest, seeds: list[int], wanted: Wanted, **common: Any
+) -> list[ChatSession]:
+    """A row for each choice, as yet unwritten. The first counts the prompt in the limits of its key."""
+    common |= {"user": asked.wanted_user, "metadata": asked.wanted_metadata, "is_streamed": bool(asked.stream)}
+    sessions = [
+        ChatSession(session_id=secrets.token_hex(16), choice=choice, seed=seed, **common)
+        for choice, seed in enumerate(seeds)
+    ]
+    for session in sessions:
+        session.reserved_tokens = session.max_tokens
+    sessions[0].reserved_tokens += wanted.prompt_tokens
+    return sessions
 
 
 def _write(sessions: list[ChatSession], routes: list[Hops]) -> None:
@@ -170,7 +181,7 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(chat.session_pk, now)
-    write_report(chat.session_pk, answer)
+    reports.write(chat.session_pk, answer)
     contributions.count(chat.session_pk, answer, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
@@ -193,41 +204,6 @@ def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
     }
 
 
-def write_report(session_pk: int, answer: Answer) -> None:
-    """What a head says of the hops of the session's route, and of what it has gone on without."""
-    report = answer.report
-    if report is None:
-        return
-    of_session = SessionHop.objects.filter(session=session_pk)
-    for hop in report.all_hops:
-        mine = of_session.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
-        mine.filter(epoch=F("session__epoch") if hop.epoch is None else hop.epoch).update(
-            path=hop.path if hop.path in PATHS else "",
-            steps=hop.steps,
-            tokens=None if hop.tokens is None else min(hop.tokens, answer.total_tokens),
-            ms_total=hop.ms_total,
-            compute_ms=hop.compute_ms,
-            queue_ms=hop.queue_ms,
-        )
-    for told in report.failovers:
-        Failover.objects.filter(session=session_pk, epoch=told.epoch).update(
-            kept=told.kept if told.kept in KEPT else "",
-            resume_ms=told.resume_ms,
-            replayed_tokens=told.replayed_tokens,
-            replay_compute_ms=told.replay_compute_ms,
-        )
-
-
-def names_of(peer_ids: Collection[str]) -> dict[str, str]:
-    return dict(Node.objects.filter(peer_id__in=peer_ids).values_list("peer_id", "name"))
-
-
-def names_on_routes(session_pk: int) -> dict[str, str]:
-    """By peer id, of all epochs so far: heads take other routes without asking the proxy."""
-    hops = SessionHop.objects.filter(session=session_pk, node__isnull=False)
-    return dict(hops.values_list("node__peer_id", "node_name"))
-
-
 def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
     """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
     models = LanguageModel.objects.for_key(api_key)
@@ -247,9 +223,3 @@ def _deadline_s(wanted: float | None) -> float:
         param, most = "meshnet.deadline_s", f"at most {longest:g} seconds are given here"
         raise ApiError(400, f"{param}: is {wanted:g}; {most}.", code="invalid_value", param=param)
     return longest if wanted is None else wanted
-
-
-def _session_fields(asked: ChatRequest | CompletionRequest, now: datetime) -> dict[str, Any]:
-    """Of the row of each choice, what the client has said, and when."""
-    kept = {"user": asked.wanted_user, "metadata": asked.wanted_metadata, "is_streamed": bool(asked.stream)}
-    return kept | {"started": now, "last_news": now}

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from relay.wire import Code
-from tracker import accusations, chats, successors, words
+from tracker import accusations, reports, successors, words
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
@@ -128,7 +128,7 @@ async def _name_nodes(chat: Chat, error: ApiError) -> None:
     error.message = words.with_names(error.message, names)
     if words.PEER.search(error.message):
         with suppress(DatabaseError):  # then it stays as it was said
-            names |= await in_thread(chats.names_on_routes, chat.session_pk)
+            names |= await in_thread(reports.names_on_routes, chat.session_pk)
         error.message = words.with_names(error.message, names)
 
 

@@ -15,6 +15,14 @@ from tracker.tools import MAX_TOOLS, FunctionName, Writable
 MAX_ID_CHARS = 200
 
 
+class Part(Strict):
+    type: Literal["text"]
+    text: str
+
+
+_PARTS = TypeAdapter(list[Part])  # its errors say which part
+
+
 def _joined(value: Any) -> Any:
     """Content given as a list of text parts is their text, one after the other."""
     if not isinstance(value, list):
@@ -22,12 +30,7 @@ def _joined(value: Any) -> Any:
     return "".join(part.text for part in _PARTS.validate_python(value))
 
 
-class Part(Strict):
-    type: Literal["text"]
-    text: str
-
-
-_PARTS = TypeAdapter(list[Part])  # its errors say which part
+Content = Annotated[str, BeforeValidator(_joined, json_schema_input_type=str | list[Part]), AfterValidator(is_writable)]
 
 
 class CalledFunction(Strict):
@@ -43,7 +46,7 @@ class ToolCall(Strict):
 
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str, BeforeValidator(_joined), AfterValidator(is_writable)] | None = None
+    content: Content | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
 

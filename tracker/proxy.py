@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from tracker import answers, chats, failover, merging
+from tracker import answers, chats, failover, merging, reports
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat, Outcome
@@ -53,7 +53,7 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
                 elif isinstance(event, Report):
                     answer.report = event
                     if answer.unnamed_peers:  # its head has gone on without a node
-                        answer.node_names |= await in_thread(chats.names_of, answer.unnamed_peers)
+                        answer.node_names |= await in_thread(reports.names_of, answer.unnamed_peers)
                 yield answer, event
         outcome.state = ChatSession.State.DONE
         num_tokens, reason = answer.completion_tokens, answer.finish_reason

@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import DatabaseError
 
 from relay.wire import Code
-from tracker import chats, epochs, orders
+from tracker import epochs, orders, reports
 from tracker.chats import Chat, RouteHead
 from tracker.epochs import Hops
 from tracker.errors import ApiError
@@ -79,7 +79,7 @@ def _route_of(session: ChatSession, lost: Lost, num_prompt: int, now: datetime) 
 def _take_next_epoch(session: ChatSession, chat: Chat, lost: Lost, hops: Hops, now: datetime) -> None:
     """Writes its rows. Raises NoSuccessor."""
     if chat.answer.report:  # what a head had done before it failed
-        chats.write_report(session.pk, chat.answer)
+        reports.write(session.pk, chat.answer)
         chat.answer.report = None
     for _ in range(MAX_RACES):
         if epochs.take_next(session, hops, _failover_of(session, session.route().first(), chat, lost, now)):

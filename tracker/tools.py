@@ -69,10 +69,20 @@ def _tools(value: list[Tool]) -> list[Tool]:
     return value
 
 
+class Named(Strict):
+    name: str
+
+
+class NamedFunction(Strict):
+    type: Literal["function"]
+    function: Named
+
+
+AsChoice = Literal["none", "auto", "required"] | NamedFunction  # as requests may write it
 Writable = Annotated[str, AfterValidator(is_writable)]
 FunctionName = Annotated[str, Field(pattern=f"^{FUNCTION_NAME}$")]
 Schema = Annotated[dict[str, Any], AfterValidator(_is_schema)]
-ToolChoice = Annotated[str | dict[str, Any], BeforeValidator(_choice)]
+ToolChoice = Annotated[str | dict[str, Any], BeforeValidator(_choice, json_schema_input_type=AsChoice)]
 
 
 class Function(Strict):

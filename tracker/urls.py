@@ -1,6 +1,6 @@
 from django.urls import path
 
-from tracker.views import chat, metrics, models, nodes, pages, sessions, usage
+from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
     path("", pages.session_list, name="session-list"),
@@ -10,6 +10,7 @@ urlpatterns = [
     path("sessions/<slug:completion_id>/<int:choice>", pages.session_detail, name="session-detail"),
     path("sessions/<slug:completion_id>/<int:choice>.json", pages.session_detail_json, name="session-detail-json"),
     path("metrics", metrics.metrics),
+    path("docs", documents.documentation, name="documentation"),
     path("api/nodes/register", nodes.register),
     path("api/nodes/heartbeat", nodes.heartbeat),
     path("api/nodes/unregister", nodes.unregister),
@@ -18,6 +19,7 @@ urlpatterns = [
     path("v1/completions", chat.completions),
     path("v1/models", models.model_list),
     path("v1/models/<path:name>", models.model_detail),
+    path("v1/openapi.json", documents.openapi_document),
     path("v1/usage", usage.usage_of_key),
     path("v1/<path:path>", models.unknown),
 ]

@@ -247,10 +247,10 @@ def test_sessions_are_read_only_with_their_hops(operator: Client, rows: None) ->
     assert operator.post(url(ChatSession, session.pk, "change"), {}).status_code == 403
 
 
-@pytest.mark.parametrize("words", ["ann@example.org", "req_1", "42", "ticket", "ICKET", "chatcmpl-1"])
+@pytest.mark.parametrize("words", ["ann@example.org", "req_1", "42", "ICKET", "Zoë", "chatcmpl-1"])
 def test_sessions_are_found_by_what_clients_say_of_them(operator: Client, rows: None, words: str) -> None:
     session = ChatSession.objects.get()
-    session.user, session.request_id, session.metadata = "ann@example.org", "req_1", {"ticket": "no 42 of May"}
+    session.user, session.request_id, session.metadata = "ann@example.org", "req_1", {"ticket": "no 42 of Zoë"}
     session.save()
     for query, is_found in ((words, True), (f"{words}x", False)):
         listed = operator.get(url(ChatSession), {"q": query}).content.decode()

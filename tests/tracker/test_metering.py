@@ -39,7 +39,8 @@ def limit(key: ApiKey, **most: Any) -> None:
 
 
 def begin(key: ApiKey, after_s: float = 0, **fields: Any) -> Chat:
-    return begin_chat(key=key, at=NOW + timedelta(seconds=after_s), **fields)
+    """With a seed of one digit: it is in what the prompt's length is guessed from."""
+    return begin_chat(key=key, at=NOW + timedelta(seconds=after_s), **{"seed": 1} | fields)
 
 
 def end(chat: Chat, prompt_tokens: int, completion_tokens: int, state: str = ChatSession.State.DONE) -> None:

@@ -17,7 +17,7 @@ from tests.lab.postgres import Postgres
 from tests.lab.processes import ROOT, environment, manage
 
 ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "test_ticking.py", "test_contributions.py"]
-ESSENTIALS += ["views/test_nodes.py", "views/test_heartbeats.py"]
+ESSENTIALS += ["test_metering.py", "test_usage.py", "views/test_nodes.py", "views/test_heartbeats.py"]
 SLOW = "wrong or strangers or version or clamped or differs or dialled or proved or endpoint"  # said once, on SQLite
 
 
@@ -54,6 +54,46 @@ def test_nodes_join_and_chats_are_kept_books_of_as_on_sqlite(database_url: str, 
         timeout=150,
     )
     assert run.returncode == 0, run.stdout[-6000:]
+
+
+class Rush:
+    """A process of the site that begins many chats at once (tests/tracker/burst.py)."""
+
+    def __init__(self, env: dict[str, str], *arguments: str) -> None:
+        command = [sys.executable, "-m", "tests.tracker.burst", *arguments]
+        self.process = subprocess.Popen(
+            command, env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def said(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def __enter__(self) -> Rush:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_two_processes_let_in_exactly_what_a_key_allows(database_url: str, tmp_path: Path) -> None:
+    env = environment(DATABASE_URL=database_url, DATA_DIR=str(tmp_path))
+    with Rush(env, "prepare") as one, Rush(env) as other:
+        assert (one.said(), other.said()) == ("ready", "ready")
+        let_in = {}
+        for key in ("key_1", "key_2", "key_3"):
+            for process in (one, other):
+                process.tell(key)
+            let_in[key] = int(one.said()) + int(other.said())
+        assert let_in == {"key_1": 5, "key_2": 7, "key_3": 4}
+        one.tell("usage")
+        assert int(one.said()) == 7, "no end of a request overwrote another's"
 
 
 def test_a_database_that_was_restarted_costs_no_request(

@@ -307,7 +307,7 @@ def test_one_choice_that_fails_ends_the_answer_with_its_error(begin_choices: Cho
 def test_the_deadline_ends_all_choices(begin_choices: Choices) -> None:
     heads = [FakeHead(sse(said("a", [7])), asyncio.Event()) for _ in range(2)]
     *_, error, _ = stream(*(replace(chat, deadline_s=0.1) for chat in begin_choices(*heads)))
-    assert error["error"]["code"] == "deadline"
+    assert error["error"]["code"] == "deadline_exceeded"
     assert all(head.is_closed for head in heads)
     assert not ChatSession.objects.filter(ended=None).exists()
 

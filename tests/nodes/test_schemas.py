@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema
+from nodes.text import Tokenizer
+from tests.nodes.models import make_tokenizer
+from tests.nodes.walks import Walker
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 130},
+        "mood": {"enum": ["good", "bad"]},
+        "home": {
+            "type": "object",
+            "properties": {"zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "height": {"type": "number"}},
+            "required": ["zip"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["name", "age", "mood", "home"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def walker() -> Walker:
+    return Walker(Tokenizer(make_tokenizer(), {2}))
+
+
+def grammar(schema: Any) -> str:
+    return f"start: {json_grammar(kept_schema(schema))}"
+
+
+def refused(schema: Any) -> SchemaError:
+    with pytest.raises(SchemaError) as error:
+        kept_schema(schema)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        PERSON,
+        {"type": "array", "items": {"enum": [1, "two", None, {"a": [1, 2]}]}, "minItems": 2, "maxItems": 3},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "null"}], "items": False},
+        {"anyOf": [{"type": "integer"}, {"type": "null"}], "minimum": 3},
+        {
+            "allOf": [
+                {"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                {"properties": {"a": {"minimum": 4}}},
+            ]
+        },
+        {"type": "number", "minimum": -1.5, "exclusiveMaximum": 2.25},
+        {"type": "integer", "multipleOf": 7, "exclusiveMinimum": 20},
+        {"type": "object", "patternProperties": {"^[ab]$": {"type": "integer"}}, "additionalProperties": False},
+        {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 2, "maxProperties": 2},
+        {"type": "object", "properties": {"a": False}, "required": ["b"]},
+        {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}},
+        {"definitions": {"a": {"const": "é\n"}}, "type": "object", "properties": {"x": {"$ref": "#/definitions/a"}}},
+        {"type": "string", "format": "date"},
+        {"type": ["integer", "boolean"]},
+        True,
+    ],
+    ids=lambda schema: "-".join(schema) if isinstance(schema, dict) else "true",
+)
+def test_whatever_comes_satisfies_the_schema(walker: Walker, schema: Any) -> None:
+    texts = [walker.text(grammar(schema), seed) for seed in range(6)]
+    ended = [text for text in texts if text is not None]
+
+    assert ended
+    for text in ended:
+        jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
+
+
+def test_there_is_a_space_after_a_comma_and_a_colon_and_nowhere_else(walker: Walker) -> None:
+    lists = grammar({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}})
+    assert walker.accepts(lists, '{"a": [1, 2], "b": []}')
+    for text in (" ", "{ ", '{"a":[', '{"a": [ ', '{"a": [1,2', '{"a": [1,  '):
+        assert not walker.reads(lists, text)
+
+
+@pytest.mark.parametrize("cut", ["", "{", '{"name": "Ann', '{"name": "Ann", "age": 7'])
+def test_nothing_is_whole_before_its_end(walker: Walker, cut: str) -> None:
+    assert walker.reads(grammar(PERSON), cut)
+    assert not walker.accepts(grammar(PERSON), cut)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"not": {}}, ".not"),
+        ({"type": "string", "minLenght": 3}, ".minLenght"),
+        ({"properties": {"a": {"if": {"type": "string"}}}}, ".properties.a.if"),
+        ({"anyOf": [{}, {"uniqueItems": True}]}, ".anyOf[1].uniqueItems"),
+        ({"items": {"contains": {}}}, ".items.contains"),
+        ({"$defs": {"a": {"nullable": True}}}, ".$defs.a.nullable"),
+        ({"unevaluatedProperties": False}, ".unevaluatedProperties"),
+        ({"type": "string", "contentEncoding": "base64"}, ".contentEncoding"),
+        ({"dependentRequired": {"a": ["b"]}}, ".dependentRequired"),
+    ],
+)
+def test_what_cant_be_kept_is_refused_by_name(schema: Any, place: str) -> None:
+    error = refused(schema)
+    assert error.place == place
+    assert "isn't supported" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (7, ""),
+        ({"properties": []}, ".properties"),
+        ({"anyOf": {}}, ".anyOf"),
+        ({"items": "string"}, ".items"),
+        ({"properties": {"a": None}}, ".properties.a"),
+    ],
+)
+def test_what_is_no_schema_is_refused_with_its_place(schema: Any, place: str) -> None:
+    assert refused(schema).place == place
+
+
+def test_what_says_nothing_is_left_out_and_properties_of_that_name_are_not() -> None:
+    schema = {
+        "title": "T",
+        "description": "D",
+        "x-order": 1,
+        "x-guidance": {"lenient": True},
+        "uniqueItems": False,
+        "properties": {"title": {"type": "string", "default": "a"}, "not": {"$comment": "c"}},
+        "enum": [{"title": 1}],
+    }
+    assert kept_schema(schema) == {"properties": {"title": {"type": "string"}, "not": {}}, "enum": [{"title": 1}]}
+
+
+def test_schemas_within_schemas_have_a_bound() -> None:
+    schema: Any = {}
+    for _ in range(MAX_DEPTH - 1):
+        schema = {"items": schema}
+    assert kept_schema(schema) == schema
+    assert "schemas deep" in str(refused({"items": schema}))
+
+
+def test_arguments_are_an_object() -> None:
+    assert kept_object({"properties": {}}) == {"type": "object", "properties": {}}
+    assert kept_object({"$ref": "#/$defs/a"}) == {"$ref": "#/$defs/a"}
+    for schema in ({"type": "string"}, {"type": ["object", "null"]}, True):
+        with pytest.raises(SchemaError, match="object"):
+            kept_object(schema)
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(SchemaError, match="surrogate"):
+        json_grammar({"const": "\ud83d"})
+    nested: Any = 1
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(SchemaError, match="deeply"):
+        json_grammar({"const": nested})

@@ -30,8 +30,8 @@ _SAYS_NOTHING = frozenset(
 )
 _CHANGES_NOTHING = {"nullable": False, "uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
 _HINTS = {"nullable": '; write {"type": [..., "null"]}', "unevaluatedProperties": "; write additionalProperties"}
-# One space at most after a comma or a colon, as models write JSON; a small one that may write more never stops.
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
+# As models have read most JSON; a small one that may write spaces as it likes doesn't always stop.
+_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
 class SchemaError(ValueError):

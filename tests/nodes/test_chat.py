@@ -220,7 +220,7 @@ def test_an_answer_of_json_that_the_limit_cuts_is_not_mended() -> None:
         ),
         (
             {"tools": [{"type": "function", "function": {"name": "b", "parameters": {"enum": [{"a": "x" * 70_000}]}}}]},
-            "tools",
+            "tools[0].function.parameters",
         ),
     ],
 )

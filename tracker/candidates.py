@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Count, F, Q, Sum
+
 from relay import presence
 from tracker.breaker import State
-from tracker.models import LanguageModel, Node
-from tracker.models.sessions import LOST_AFTER
+from tracker.models import ChatSession, LanguageModel, Node
 from tracker.probes import prober
 from tracker.routing import Candidate
 
@@ -27,9 +28,9 @@ class Candidates:
 
 def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = ()) -> Candidates:
     """`route`: peer ids of a session's route already. They have room for it, and may go on with it whatever else."""
-    online = Node.objects.filter(model=model).online(now, presence.present()).with_load(now - LOST_AFTER)
+    online = Node.objects.filter(model=model).online(now, presence.present()).select_related("shard", "model")
     found = Candidates({}, [], [], [])
-    for node in online.select_related("shard", "model").order_by("name"):
+    for node in loaded(online.order_by("name"), now):
         why = None if node.peer_id in route else node.closed_to_sessions(now)
         if why:
             found.closed.append((node.shard.start_layer, node.shard.end_layer))
@@ -38,6 +39,22 @@ def candidates_of(model: LanguageModel, now: datetime, route: Collection[str] = 
         found.nodes[node.peer_id] = node
         found.shards.append(_candidate(node, now, is_on_route=node.peer_id in route))
     return found
+
+
+def loaded(nodes: Iterable[Node], now: datetime) -> list[Node]:
+    """The same, each told what runs through it.
+
+    Asked from the sessions that run, which are few: joined to the nodes, all that ever went through them would be
+    counted for each request.
+    """
+    nodes = list(nodes)
+    running = ChatSession.objects.running(now).filter(hops__epoch=F("epoch"), hops__node__in=nodes).order_by()
+    given = Sum("max_tokens", filter=Q(started__gt=F("hops__node__last_seen")), default=0)
+    sums = running.values_list("hops__node").annotate(load=Count("pk"), given_tokens=given)
+    loads = {pk: (load, given_tokens) for pk, load, given_tokens in sums}
+    for node in nodes:
+        node.load, node.given_tokens = loads.get(node.pk, (0, 0))
+    return nodes
 
 
 def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:

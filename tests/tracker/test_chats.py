@@ -18,6 +18,7 @@ from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.sessions import begin_chat as begin
 from tests.tracker.sessions import begin_chats
 from tracker import answers, chats
+from tracker.candidates import loaded
 from tracker.chats import Chat, Outcome
 from tracker.errors import ApiError
 from tracker.models import ChatSession, LanguageModel, Node
@@ -281,7 +282,7 @@ def test_a_node_without_room_for_a_session_is_passed_by(make_node: MakeNode, con
 
 def test_room_that_a_heartbeat_tells_is_told_with_what_was_given_before(make_node: MakeNode) -> None:
     node = make_node("a", max_cached_tokens=300, reserved_tokens=120, last_seen=timezone.now() + timedelta(seconds=9))
-    [node] = Node.objects.with_load(timezone.now())
+    [node] = loaded([node], timezone.now())
     assert node.room_tokens == 180
 
 

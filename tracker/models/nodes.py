@@ -10,7 +10,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models, transaction
-from django.db.models import Count, F, Q, Sum
+from django.db.models import Q
 from django.utils import timezone
 
 from tracker.breaker import Breaker, State
@@ -41,15 +41,6 @@ class NodeQuerySet(models.QuerySet["Node"]):
             Q(uses_relay=True, peer_id__in=present) | Q(endpoint_proved_until__gt=now) & ~Q(endpoint_address="")
         )
 
-    def with_load(self, since: datetime) -> Self:
-        """Each with what runs through it now, but for sessions that were lost, which have had no news since: `load`,
-        how many, and `given_tokens`, the answers' of those that began after it was last heard of."""
-        running = Q(session_hops__session__state="running", session_hops__session__last_news__gt=since)
-        now = running & Q(session_hops__epoch=F("session_hops__session__epoch"))
-        new = now & Q(session_hops__session__started__gt=F("last_seen"))
-        given = Sum("session_hops__session__max_tokens", filter=new, default=0)
-        return self.annotate(load=Count("session_hops", filter=now), given_tokens=given)
-
 
 class Node(models.Model):
     class Status(models.TextChoices):
@@ -62,8 +53,8 @@ class Node(models.Model):
         PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
-    load: int = 0  # of rows from with_load()
-    given_tokens: int
+    load: int = 0  # sessions that run through it; candidates.loaded tells it, and the tokens
+    given_tokens: int = 0  # of answers that sessions got which began after it was last heard of
 
     name = models.CharField(max_length=64, unique=True, validators=[NODE_NAME], help_text="As its owner calls it.")
     peer_id = models.CharField(max_length=32, unique=True, editable=False, help_text="Its address on the relay.")
@@ -207,14 +198,14 @@ class Node(models.Model):
 
     @property
     def room_tokens(self) -> int | None:
-        """That a new session finds in its caches, of rows from with_load(); None: it hasn't said."""
+        """That a new session finds in its caches, once its load is told; None: it hasn't said."""
         if self.max_cached_tokens is None:
             return None
         return self.max_cached_tokens - self.reserved_tokens - self.given_tokens
 
     def closed_to_sessions(self, now: datetime) -> str | None:
-        """Why no new session goes through it though it is online, in words; None when it takes some. Of rows from
-        with_load()."""
+        """Why no new session goes through it though it is online, in words; None when it takes some. Once
+        its load is told."""
         if self.duty != Node.Duty.WORKS:
             return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
         if self.breaker.state(now) == State.OPEN:

@@ -90,6 +90,7 @@ class TestNode:
         tls: ssl.SSLContext,
         wire_versions: Sequence[int] = WIRE_VERSIONS,
         prefer: str = "relay",
+        context_length: int = CONTEXT_LENGTH,
     ) -> None:
         self.peer_id, self.layers = f"{number:032x}", layers
         self.key = key_of(self.peer_id)
@@ -105,9 +106,9 @@ class TestNode:
         self.grammars = Grammars(tokenizer, VOCAB)
         if layers[0] == 0:
             dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
-            told = WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler, VOCAB
+            told = WIDTH, context_length, engine, tokenizer, dialler, VOCAB
             head = Head(self.peer_id, *told, grammars=self.grammars)
-        held = Layers(*layers, num_layers, WIDTH, VOCAB, CONTEXT_LENGTH)
+        held = Layers(*layers, num_layers, WIDTH, VOCAB, context_length)
         self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats, self.grammars)
         self.server: NodeServer | None = None
         self.bridge: RelayHttpBridge | None = None
@@ -153,6 +154,7 @@ class Mesh:
     tls: ssl.SSLContext = field(default_factory=shared_tls)
     wire_versions: Sequence[Sequence[int]] = ()  # of each node; what is left out speaks all
     prefer: str = "relay"
+    context_length: int = CONTEXT_LENGTH
 
     def __enter__(self) -> Mesh:
         self._stack = ExitStack()
@@ -163,7 +165,7 @@ class Mesh:
         spoken = [*self.wire_versions, *[WIRE_VERSIONS] * len(self.cuts)]
         same = (num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls)
         self.nodes = [
-            TestNode(number, cut, *same, versions, self.prefer)
+            TestNode(number, cut, *same, versions, self.prefer, self.context_length)
             for number, (cut, versions) in enumerate(zip(self.cuts, spoken, strict=False), 1)
         ]
         for node in self.nodes:

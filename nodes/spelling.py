@@ -32,6 +32,11 @@ class Speller:
         self._is_byte_level = "ByteLevel" in repr(getattr(backend, "decoder", None))
         self._special = frozenset(tokenizer.get_added_vocab().values())
 
+    def is_byte(self, token_id: int) -> bool:
+        """Whether it is one of the `<0xE2>` that stand for what no other token fits."""
+        token = self._tokenizer.convert_ids_to_tokens(token_id)
+        return bool(token and _FALLBACK.fullmatch(token)) and not self._is_byte_level
+
     def bytes_of(self, token_id: int) -> bytes:
         """Empty for an id that is no token, as padded vocabularies have."""
         token = self._tokenizer.convert_ids_to_tokens(token_id)

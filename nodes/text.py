@@ -115,7 +115,9 @@ class Detokenizer:
         """The characters that these tokens complete."""
         self._ids += token_ids
         text = self._decode(self._ids[self._start :])
-        held = min(len(text) - len(text.rstrip(REPLACEMENT)), _MAX_HELD_REPLACEMENTS)
+        held = len(text) - len(text.rstrip(REPLACEMENT))
+        if held > _MAX_HELD_REPLACEMENTS:
+            held = max(_MAX_HELD_REPLACEMENTS, min(held, self._num_bytes()))
         out = text[self._num_out : len(text) - held]
         self._num_out += len(out)
         if out and not held:
@@ -130,6 +132,14 @@ class Detokenizer:
 
     def _decode(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(token_ids, self._hidden)
+
+    def _num_bytes(self) -> int:
+        """Of the latest tokens, how many are bytes. Half a character spoils the whole run of them, also what is out."""
+        window = self._ids[self._start :]
+        return next((number for number, one in enumerate(reversed(window)) if not self._is_byte(one)), len(window))
+
+    def _is_byte(self, token_id: int) -> bool:
+        return self._tokenizer.speller.is_byte(token_id)
 
     def _advance(self) -> None:
         """Starts the window at the latest tokens. They must have text: decoders treat the first text apart."""

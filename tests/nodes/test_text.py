@@ -122,6 +122,37 @@ def test_spaces_between_words_survive_a_decoder_that_strips_the_first() -> None:
     assert "".join(pushed(tokenizer, [1, 2, 1])) == "the fox the"
 
 
+@pytest.fixture(scope="module")
+def fallback() -> Tokenizer:
+    """Words, and bytes for what is none, as SentencePiece has them: half a character spoils all bytes before it."""
+    vocabulary = {"<unk>": 0, "▁fox": 1, "x": 2, "�": 3} | {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
+    fast = Fast(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    fast.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    whole = PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<unk>")  # type: ignore[no-untyped-call]
+    return Tokenizer(whole, {0})
+
+
+def bytes_in(text: str) -> list[int]:
+    return [4 + byte for byte in text.encode()]
+
+
+def test_characters_in_bytes_go_out_whole_one_after_the_other(fallback: Tokenizer) -> None:
+    text = "👩‍👩‍👧‍👦한국어漢字é"
+    ids = [1, *bytes_in(text), 2, *bytes_in("é"), 1]
+    pieces = pushed(fallback, ids)
+
+    assert "".join(pieces) == fallback.decode(ids) == f" fox{text}xé fox"
+    assert [piece for piece in pieces if piece] == [" fox", *text, "x", "é", " fox"]
+    detokenizer = Detokenizer(fallback)
+    assert detokenizer.push(ids) + detokenizer.finish() == "".join(pieces)
+
+
+def test_bytes_that_never_become_a_character_come_out_with_what_follows(fallback: Tokenizer) -> None:
+    spoiled = [*bytes_in("é")[:1] * 9, 2]
+    assert pushed(fallback, spoiled)[-2:] == ["\ufffd" * 9 + "x", ""]
+    assert "".join(pushed(fallback, [3, 3, 3, 3, 3, 2])) == "\ufffd" * 5 + "x"
+
+
 def test_a_text_costs_the_same_per_token_however_long_it_is(bytes_like: Tokenizer) -> None:
     detokenizer = Detokenizer(bytes_like)
     for number in ids_of(bytes_like, "the quick brown fox " * 50):

@@ -17,7 +17,7 @@ MAX_TOOLS = 128
 MAX_TOOLS_BYTES = 256 * 1024  # of all of them; descriptions may be long
 MAX_SCHEMA_BYTES = 64 * 1024  # a grammar has no more
 MAX_DEPTH = 100  # of a schema's JSON: what is written in one place with room to spare may not be in another
-NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 _CHOICES = 'must be "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}'
 
 

@@ -66,9 +66,10 @@ def test_tools_and_how_they_may_be_called_go_to_the_head() -> None:
 
 
 @pytest.mark.parametrize("parameters", [None, {}])
-def test_a_function_without_parameters_has_an_empty_object(parameters: Any) -> None:
+def test_a_function_without_parameters_takes_none(parameters: Any) -> None:
     [told] = form(tools=[{"type": "function", "function": {"name": "now", "parameters": parameters}}])["tools"]
-    assert told["function"] == {"name": "now", "parameters": {"type": "object", "properties": {}}}
+    none = {"type": "object", "properties": {}, "additionalProperties": False}
+    assert told["function"] == {"name": "now", "parameters": none}
 
 
 @pytest.mark.parametrize("strict", [True, False, None])

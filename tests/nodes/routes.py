@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from nodes import activations
-from nodes.answers import step_answer
+from nodes.answers import engine_error, step_answer
 from nodes.boundaries import Boundaries, Budget
+from nodes.compiling import Compiler
 from nodes.deadline import Deadline
 from nodes.downstream import DownstreamHop
-from nodes.engine import Engine
+from nodes.engine import Engine, GrammarFailed, NoGrammar
 from nodes.failover import Failover
 from nodes.forwarding import Session
 from nodes.generation import Generation
+from nodes.grammar import Grammar, Grammars
 from nodes.hops import Dialler, HopAnswer, HopError
 from nodes.pipeline import Pipeline
 from nodes.reroute import Loss, NextRoute
@@ -40,6 +42,7 @@ class NodePath:
 
     def __init__(self, engine: Any, layers: Layers) -> None:
         self.engine, self.layers = engine, layers
+        self.grammars: Grammars | None = None  # without: a node that has no tokenizer
         self.asked: list[dict[str, str]] = []
         self.closed: list[tuple[str, str]] = []  # sessions, and the tickets under which they were freed
         self.dies_at = -1  # asked so often, it is gone: without an answer, for ever
@@ -56,13 +59,17 @@ class NodePath:
         if len(self.asked) == self.dies_at:
             self.is_dead = True
             raise HopError("cut")
-        step = StepHeaders.read(headers).for_engine(body, self.layers)
+        told = StepHeaders.read(headers)
+        step, text = told.for_engine(body, self.layers), told.grammar_text(body)
         try:
-            result = self.engine.submit(step).result(STEP_DEADLINE_S)
+            result = Compiler(self.grammars, self.engine.submit).submit(step, text).result(STEP_DEADLINE_S)
         except Missing as error:
             return refusal(wire.Code.MISSING, {names.CACHED: str(error.cached_tokens)})
         except Stale:
             return refusal(wire.Code.STALE)
+        except (NoGrammar, GrammarFailed) as error:
+            refused = engine_error("", error)
+            return HopAnswer(refused.status, refused.headers, refused.body)
         if result.hidden is None:
             answer = step_answer(result, "", headers[names.DTYPE], is_tail=True)
             return self.spoil(HopAnswer(200, answer.headers, answer.body))
@@ -104,6 +111,7 @@ class Route:
         reserve_tokens: int = 99,
         session: str = SESSION,
         kept_bytes: int = 0,
+        grammar: Grammar | None = None,
     ) -> None:
         self.shape = shape = (
             _shape(engines[0].shard) if engines else Layers(0, NUM_LAYERS, NUM_LAYERS, WIDTH, VOCAB, 4096)
@@ -119,7 +127,7 @@ class Route:
         allowed = Session(session, 0, "the ticket", dtype, reserve_tokens, Deadline.after(deadline_s))
         self.keeping = Budget(kept_bytes)
         kept = Boundaries(self.keeping)
-        self.pipeline = Pipeline(allowed, cast(Engine, self.engines[0]), spans[0], "head", hops, kept)
+        self.pipeline = Pipeline(allowed, cast(Engine, self.engines[0]), spans[0], "head", hops, kept, grammar)
         self.tracker = FakeRerouter(session, peer_id(1), dtype)
         self.pauses_s: list[float] = []
         self.while_waiting: Callable[[], object] = lambda: None

@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema
+from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema, reason_of
 from nodes.text import Tokenizer
 from tests.nodes.models import make_tokenizer
 from tests.nodes.walks import Walker
@@ -79,12 +79,11 @@ def test_whatever_comes_satisfies_the_schema(walker: Walker, schema: Any) -> Non
         jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
 
 
-def test_a_space_may_follow_a_comma_and_a_colon_and_no_more(walker: Walker) -> None:
-    pair = grammar({"type": "array", "items": {"type": "integer"}})
-    assert walker.accepts(pair, "[1, 2,3]")
-    assert not walker.reads(pair, "[1,  2")
-    assert not walker.reads(pair, "[ 1")
-    assert not walker.reads(pair, " [")
+def test_there_is_a_space_after_a_comma_and_a_colon_and_nowhere_else(walker: Walker) -> None:
+    lists = grammar({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}})
+    assert walker.accepts(lists, '{"a": [1, 2], "b": []}')
+    for text in (" ", "{ ", '{"a":[', '{"a": [ ', '{"a": [1,2', '{"a": [1,  '):
+        assert not walker.reads(lists, text)
 
 
 @pytest.mark.parametrize("cut", ["", "{", '{"name": "Ann', '{"name": "Ann", "age": 7'])
@@ -138,6 +137,38 @@ def test_what_says_nothing_is_left_out_and_properties_of_that_name_are_not() -> 
         "enum": [{"title": 1}],
     }
     assert kept_schema(schema) == {"properties": {"title": {"type": "string"}, "not": {}}, "enum": [{"title": 1}]}
+
+
+def shape(kind: Any, **properties: Any) -> dict[str, Any]:
+    given = {"kind": {"const": kind}} | properties
+    return {"type": "object", "properties": given, "required": ["kind"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("is_referred", [False, True])
+def test_one_of_several_that_a_property_tells_apart_is_any_of_them(walker: Walker, is_referred: bool) -> None:
+    choices = {"dot": shape(1), "line": shape(2, length={"type": "integer"})}
+    referred = [{"$ref": f"#/$defs/{name}"} for name in choices] if is_referred else list(choices.values())
+    tagged = grammar({"oneOf": referred, "$defs": choices, "discriminator": {"propertyName": "kind"}})
+    assert walker.accepts(tagged, '{"kind": 1}')
+    assert walker.accepts(tagged, '{"kind": 2, "length": 7}')
+    assert not walker.reads(tagged, '{"kind": 1, ')
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [shape(1), shape(1)],
+        [shape(1), {"type": "object", "properties": {"kind": {"type": "integer"}}, "required": ["kind"]}],
+        [shape(1) | {"required": []}, shape(2)],
+        [shape(1), {"properties": {"kind": {"const": 2}}, "required": ["kind"]}],
+        [shape(1), {"$ref": "#/nowhere"}],
+        [shape(1), {"$ref": "http://elsewhere/"}],
+        [shape(1), True],
+    ],
+)
+def test_one_of_several_that_may_hold_at_once_stays_what_it_is(choices: list[Any]) -> None:
+    assert "anyOf" not in kept_schema({"oneOf": choices})
+    assert "anyOf" in reason_of("failed to compile JSON schema: oneOf constraints are not supported. Enable 'x'")
 
 
 def test_schemas_within_schemas_have_a_bound() -> None:

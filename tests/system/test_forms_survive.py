@@ -7,6 +7,7 @@ tracker, whichever head the text comes from.
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from tests.lab.doubles import at_step, victim_of
 from tests.lab.site import Answer, Site
 from tests.lab.tap import Tap
 from tests.system.survivors import Mesh, assert_lost, assert_same, mesh_of
@@ -54,7 +56,8 @@ class Formed:
 
 @pytest.fixture(scope="module")
 def formed(tapped: tuple[Site, Tap], tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Formed]:
-    with mesh_of(*tapped, tiny, tmp_path_factory.mktemp("names") / "tiny-formed", "tunnel") as mesh:
+    folder = tmp_path_factory.mktemp("names") / "tiny-formed"
+    with mesh_of(*tapped, tiny, folder, "tunnel", cuts=("0:5", "5:7")) as mesh:
         yield Formed(mesh)
 
 
@@ -77,7 +80,7 @@ def test_undisturbed_answers_have_their_form(formed: Formed) -> None:
 def test_a_form_survives_the_tail_and_the_head(formed: Formed, role: str, form: str, is_streamed: bool) -> None:
     mesh, expected = formed.mesh, formed.undisturbed[form]
     mesh.mend()
-    trigger = mesh.kill_at(role, STEP)
+    trigger = mesh.steps.at(at_step("last", STEP), lambda asked: mesh.send(victim_of(role, asked), signal.SIGKILL))
     answer = formed.ask(form, is_streamed=is_streamed)
     lost = trigger.wait()
     assert_lost(lost, mesh.steps.seen(lost.session), role)

@@ -33,11 +33,10 @@ from bench.servers import allow_many_files, cpu_s, rss_kib
 from relay import headers
 from tests.lab.processes import free_port
 from tests.lab.site import Site
-from tests.nodes.models import make_tiny_llama, make_tokenizer
 
 NUM_LAYERS = 2
 NUM_STREAMS, NUM_WARMING_UP, NUM_HEADS = 64, 8, 8
-PAUSE_S = 0.05  # between two tokens of a stream
+PAUSE_S = 0.1  # between two tokens of a stream
 APART_S = 0.05  # between the beginnings of two
 
 
@@ -58,6 +57,7 @@ class Cost:
     short: list[Pair] = field(default_factory=list)  # of one token
     long: list[Pair] = field(default_factory=list)
     num_tokens: int = 0  # of a long one
+    site_cpu_s: float = 0.0  # of all the short ones, whatever else the machine has to do
 
     def per_request_ms(self) -> float:
         return median([pair.more_ms for pair in self.short])
@@ -71,7 +71,9 @@ class Cost:
 class Together:
     listeners: list[Listener]
     kib_per_stream: float
-    site_cpu_s: float  # of one second
+    site_cpu_s: float
+    seconds: float  # in which it was used
+    num_tokens: int  # that came meanwhile
     most_late_s: float  # of the heads' own
 
     @property
@@ -94,6 +96,8 @@ def main() -> None:
         "overhead_ms_per_request": round(cost.per_request_ms(), 2),
         "max_gap_over_median": round(max(gaps_ms) / median(gaps_ms), 2),
         "rss_kib_per_stream": round(crowd.kib_per_stream, 1),
+        "site_cpu_ms_per_token": round(crowd.site_cpu_s * 1000 / crowd.num_tokens, 3),
+        "site_cpu_ms_per_request": round(cost.site_cpu_s * 1000 / rounds, 2),
     }
     finish(figures, chosen.json)
 
@@ -107,9 +111,12 @@ def site_of(folder: Path, key: Ed25519PrivateKey) -> Iterator[Site]:
 
 def alone(site: Site, folder: Path, key: Ed25519PrivateKey, rounds: int, long_tokens: int) -> Cost:
     """One chat at a time. The first round warms up."""
+    from tests.nodes.models import make_tiny_llama, make_tokenizer  # here: who plays the heads has no need of torch
+
     model, port = make_tiny_llama(folder / "tiny", num_layers=NUM_LAYERS), free_port()
     cost, letter = Cost(num_tokens=long_tokens), str(make_tokenizer().convert_tokens_to_ids("e"))
     node = site.start_node("head", model, f"0:{NUM_LAYERS}", "--listen", f"127.0.0.1:{port}", "--drafts", "off")
+    assert site.process
     with site.serving(model.name, [node]):
         tickets = Tickets(site, key)
         with contextlib.closing(Caller(site.port)) as of_site, contextlib.closing(Caller(port)) as of_head:
@@ -119,9 +126,11 @@ def alone(site: Site, folder: Path, key: Ed25519PrivateKey, rounds: int, long_to
                     body |= {"stream": True, "logit_bias": {letter: 100}}  # each token is text of its own
                     asked = tickets.headers(num_tokens)
                     head_s = of_head.stream_s(body | {"seed": 1, "top_p": 1, "stop": []}, asked)
+                    before_s = cpu_s(site.process.pid)
                     pair = Pair(head_s * 1000, of_site.stream_s(body, site.headers) * 1000)
                     if number:
                         pairs.append(pair)
+                        cost.site_cpu_s += cpu_s(site.process.pid) - before_s if num_tokens == 1 else 0.0
     return cost
 
 
@@ -159,7 +168,7 @@ def print_tables(cost: Cost, crowd: Together) -> None:
     gaps_ms = sorted(crowd.gaps_ms)
     of = {share: gaps_ms[int(len(gaps_ms) * share)] for share in (0.5, 0.99, 0.999)}
     gaps = [f"{of[share]:.1f}" for share in of] + [f"{gaps_ms[-1]:.1f}", f"{crowd.most_late_s * 1000:.1f}"]
-    row = [str(len(crowd.listeners)), *gaps, f"{crowd.site_cpu_s:.2f}"]
+    row = [str(len(crowd.listeners)), *gaps, f"{crowd.site_cpu_s / crowd.seconds:.2f}"]
     print(table(["streams", "gap, ms", "99 %", "99.9 %", "most", "a head late by", "busy"], [row]))
 
 
@@ -182,8 +191,10 @@ def together(site: Site, seconds: float) -> Together:
         before_kib = rss_kib(pid)
         heads.most_late_s()
         listeners = run(NUM_STREAMS, num_tokens)
-        busy = (cpu_s(pid) - noted["cpu_s"]) / (time.perf_counter() - noted["at"])
-        return Together(listeners, (noted["kib"] - before_kib) / NUM_STREAMS, busy, heads.most_late_s())
+        used_s, seconds = cpu_s(pid) - noted["cpu_s"], time.perf_counter() - noted["at"]
+        num_tokens = sum(moment > noted["at"] for one in listeners for moment in one.times)
+        kib = (noted["kib"] - before_kib) / NUM_STREAMS
+        return Together(listeners, kib, used_s, seconds, num_tokens, heads.most_late_s())
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Caller:
 
 @dataclass(slots=True)
 class Listener:
-    """A stream of many: when its tokens came, by time.perf_counter."""
+    """A stream of many: when its tokens came, by time.perf_counter; those that came together came at one time."""
 
     socket: socket.socket
     times: list[float] = field(default_factory=list)
@@ -57,7 +57,8 @@ class Listener:
         now = time.perf_counter()
         assert data, "a stream broke off"
         seen = self._rest + data
-        self.times += [now] * seen.count(TOKEN)
+        if TOKEN in seen:
+            self.times.append(now)
         self.is_over = b"[DONE]" in seen
         self._rest = seen[1 - len(TOKEN) :]  # too short for a whole one
 

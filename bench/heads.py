@@ -72,9 +72,9 @@ class Heads:
         self._process = context.Process(target=_answer, args=(self._places, pause_s, theirs), daemon=True)
 
     def __enter__(self) -> Heads:
+        self._beating.start()
         self._process.start()
         assert self._pipe.recv() == "ready"
-        self._beating.start()
         self._site.wait_for_model(str(MODEL["name"]))
         return self
 

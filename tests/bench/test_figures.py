@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from bench.api import Cost, Pair
 from bench.bounds import Bound, Spent, bound_table, spent
+from bench.callers import TOKEN, Listener
 from bench.chats import Chat, tokens_per_s_in_all
 
 
@@ -37,3 +41,21 @@ def test_a_row_says_how_far_it_is_from_its_bound() -> None:
     parts = [Spent(tokens=1, whole=20, compute=16, wire=3)]
     table = bound_table([Bound("two nodes", "32", 8_000_000, 20.0, parts)], lambda num_bytes: num_bytes / 1e6)
     assert table.splitlines()[-1] == "| two nodes | 32 | 20.0 | 8.0 | 8.0 | 8.0 | 3.0 | 1.0 | 0.40 |"
+
+
+def test_a_request_costs_what_one_token_takes_longer_and_a_token_what_more_of_them_do_beyond_that() -> None:
+    cost = Cost(short=[Pair(10, 13), Pair(20, 22), Pair(10, 60)], long=[Pair(100, 124), Pair(90, 114)], num_tokens=22)
+    assert cost.per_request_ms() == 3
+    assert cost.per_token_ms() == 1
+
+
+def test_tokens_that_come_together_have_no_gap_between_them() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        listener = Listener(ours)
+        for said in (TOKEN + b"..." + TOKEN + TOKEN[:5], TOKEN[5:], b": keepalive\n\n", TOKEN + b"data: [DONE]\n\n"):
+            theirs.sendall(said)
+            listener.read()
+    assert len(listener.times) == 3
+    assert len(listener.gaps_s) == 2
+    assert listener.is_over

@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from itertools import accumulate
+from typing import Any, Literal
 
 from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel
 
 URL, KEY, MODEL = sys.argv[1:]
+
+
+class Light(BaseModel):
+    colour: Literal["red", "green"]
+    is_bright: bool
+
+
+class Turn(BaseModel):
+    is_on: bool
 
 
 def told() -> dict[str, Any]:
@@ -18,7 +29,14 @@ def told() -> dict[str, Any]:
     answer = chat.invoke([("system", "Be brief."), ("human", "say F")])
     pieces = list(chat.stream("say F"))
     with_usage = list(ChatOpenAI(**common, stream_usage=True).stream("say F"))
+    turning = chat.bind_tools([Turn])
+    *_, streamed_call = accumulate(turning.stream("say T"))
     return {
+        "structured": type(chat.with_structured_output(Light).invoke("say F")).__name__,
+        "calls": [
+            [(call["name"], *call["args"]) for call in said.tool_calls]
+            for said in (turning.invoke("say T"), streamed_call)
+        ],
         "whole": answer.content,
         "reason": answer.response_metadata["finish_reason"],
         "tokens": answer.usage_metadata,

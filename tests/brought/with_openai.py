@@ -5,13 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import openai
+from pydantic import BaseModel
 
 URL, KEY, MODEL = sys.argv[1:]
 MESSAGES: Any = [{"role": "user", "content": "say F"}]
 USAGE: Any = {"include_usage": True}
+
+
+class Light(BaseModel):
+    colour: Literal["red", "green"]
+    is_bright: bool
+
+
+class Turn(BaseModel):
+    is_on: bool
+
+
+def asked_to_say(key: str) -> Any:
+    return {"model": MODEL, "messages": [{"role": "user", "content": f"say {key}"}], "temperature": 0}
 
 
 def told() -> dict[str, Any]:
@@ -22,6 +36,11 @@ def told() -> dict[str, Any]:
     chunks = list(completions.create(**asked, stream=True, stream_options=USAGE))
     with completions.stream(**asked) as events:
         gathered = events.get_final_completion()
+    tools: Any = [openai.pydantic_function_tool(Turn)]
+    parsed = completions.parse(**asked, response_format=Light)
+    called = completions.parse(**asked_to_say("T"), tools=tools)
+    with completions.stream(**asked_to_say("T"), tools=tools) as events:
+        streamed_call = events.get_final_completion()
     plain = client.completions.create(model=MODEL, prompt="say F", temperature=0, max_tokens=3, stop=["fox"])
     with client.with_streaming_response.chat.completions.create(**asked, stream=True) as raw:
         lines = list(raw.iter_lines())
@@ -33,11 +52,19 @@ def told() -> dict[str, Any]:
         "streamed": "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices),
         "usage": chunks[-1].usage == whole.usage,
         "gathered": gathered.choices[0].message.content,
+        "parsed": type(parsed.choices[0].message.parsed).__name__,
+        "calls": [calls_of(called), calls_of(streamed_call)],
         "plain": plain.choices[0].text,
         "last_line": [line for line in lines if line][-1],
         "async": asyncio.run(told_async()),
         "refused": refused(client),
     }
+
+
+def calls_of(completion: Any) -> list[Any]:
+    [choice] = completion.choices
+    calls = [type(call.function.parsed_arguments).__name__ for call in choice.message.tool_calls or []]
+    return [choice.finish_reason, *calls]
 
 
 async def told_async() -> str:

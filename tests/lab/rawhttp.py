@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-DEADLINE_S = 20  # between two reads
+DEADLINE_S = 60  # between two reads
 
 
 @dataclass

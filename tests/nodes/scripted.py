@@ -65,10 +65,11 @@ class _Vocabulary:
         return self._ids.get(self._written(text.encode())) or self._add(text.encode())
 
     def cut(self, text: bytes) -> list[int]:
-        """Into tokens of which none has been before: of five bytes, but the last."""
+        """Into tokens of which none has been before: of five bytes, but the last. A text of one byte is that byte."""
         ids = []
         while text:
-            size = next(size for size in range(min(5, len(text)), len(text) + 1) if self._is_new(text[:size]))
+            sizes = range(min(5, len(text)), len(text) + 1)
+            size = next((size for size in sizes if self._is_new(text[:size])), len(text))
             ids.append(self._add(text[:size]))
             text = text[size:]
         return ids

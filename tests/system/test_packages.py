@@ -22,6 +22,11 @@ from tests.nodes.scripted import OTHERWISE, make_scripted_llama
 
 MODEL = "brought"
 FOX = "The quick brown fox jumps over the lazy dog"
+# By the last character of what is asked. In what has a form no token is forced but by the form: of several that may
+# come the model, which knows nothing, takes the first.
+TEXTS = {"F": FOX, "T": "ok <tool_call>", "e": "}"}  # so that nothing follows `true` or `false`
+TURN = "def Turn(is_on: bool) -> str:\n    return 'done'"
+LIGHT = {"type": "object", "properties": {"is_bright": {"type": "boolean"}}, "required": ["is_bright"]}
 DEADLINE_S = 120  # from a package index that is slow today
 
 Installed = Future[Path]
@@ -59,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, In
 @pytest.fixture(scope="module")
 def mesh(installed: object, site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The installations begin before it does."""
-    folder = make_scripted_llama(tmp_path_factory.mktemp("models") / MODEL, {"F": FOX})
+    folder = make_scripted_llama(tmp_path_factory.mktemp("models") / MODEL, TEXTS, context_length=4096)
     with site.mesh(folder, ["0:2", "2:4"]):
         yield site
 
@@ -79,6 +84,8 @@ def test_the_openai_package(mesh: Site, installed: dict[str, Installed]) -> None
     assert told["model"] == MODEL
     assert {told[how] for how in ("whole", "streamed", "gathered", "async")} == {FOX}
     assert told["usage"]
+    assert told["parsed"] == "Light"
+    assert told["calls"] == [["tool_calls", "Turn"]] * 2
     assert told["plain"] == "The quick brown"
     assert told["last_line"] == "data: [DONE]"
     assert told["request_id"]
@@ -97,12 +104,15 @@ def test_langchains_adapter(mesh: Site, installed: dict[str, Installed]) -> None
     assert len(told["streamed"]) > 1
     assert [usage["output_tokens"] for usage in told["usage"]] == [told["tokens"]["output_tokens"]]
     assert told["batch"] == [FOX, OTHERWISE]
+    assert told["structured"] == "Light"
+    assert told["calls"] == [[["Turn", "is_on"]]] * 2
     assert (told["async"], told["plain"], told["plain_streamed"]) == (FOX, FOX, FOX)
 
 
 def test_the_llm_command(mesh: Site, installed: dict[str, Installed], tmp_path: Path) -> None:
     endpoint = {"model_name": MODEL, "api_base": f"{mesh.local_url}/v1", "api_key_name": "meshnet"}
-    models = [{"model_id": "ours", **endpoint}, {"model_id": "ours-plain", "completion": True, **endpoint}]
+    chat = {"model_id": "ours", "supports_schema": True, "supports_tools": True, **endpoint}
+    models = [chat, {"model_id": "ours-plain", "completion": True, **endpoint}]
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))  # which is YAML too
     (tmp_path / "keys.json").write_text(json.dumps({"meshnet": mesh.api_key}))
     llm = str(installed["llm"].result(DEADLINE_S) / "llm")
@@ -111,6 +121,8 @@ def test_the_llm_command(mesh: Site, installed: dict[str, Installed], tmp_path: 
         run_with = [llm, "prompt", "-o", "temperature", "0", *arguments]
         return run(run_with, LLM_USER_PATH=str(tmp_path)).removesuffix("\n")
 
-    assert says("-m", "ours", "say F") == FOX
+    assert says("-m", "ours", "-s", "Be brief.", "say F") == FOX
     assert says("-c", "--no-stream", "say x") == OTHERWISE  # the conversation goes on, with what was said so far
-    assert says("-m", "ours-plain", "-s", "Be brief.", "-o", "max_tokens", "9", "say F") == FOX
+    assert list(json.loads(says("-m", "ours", "--schema", json.dumps(LIGHT), "say F"))) == ["is_bright"]
+    assert says("-m", "ours", "--functions", TURN, "say T") == f"ok {OTHERWISE}"  # the latter to the function's answer
+    assert says("-m", "ours-plain", "-o", "max_tokens", "9", "say F") == FOX

@@ -178,10 +178,11 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
+    with transaction.atomic():
+        hops = reports.write(chat.session_pk, answer)
+        contributions.count(hops, answer, now)
     if outcome.state == ChatSession.State.DONE:
-        accusations.carried(chat.session_pk, now)
-    reports.write(chat.session_pk, answer)
-    contributions.count(chat.session_pk, answer, now)
+        accusations.carried(hops, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
 

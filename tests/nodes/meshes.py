@@ -20,6 +20,7 @@ from nodes.chat import Head
 from nodes.deadline import Deadline
 from nodes.engine import Engine
 from nodes.events import Answer, StreamAnswer
+from nodes.grammar import Grammars
 from nodes.hops import Dialler
 from nodes.server import NodeServer
 from nodes.sockets import tls_context
@@ -89,6 +90,7 @@ class TestNode:
         tls: ssl.SSLContext,
         wire_versions: Sequence[int] = WIRE_VERSIONS,
         prefer: str = "relay",
+        context_length: int = CONTEXT_LENGTH,
     ) -> None:
         self.peer_id, self.layers = f"{number:032x}", layers
         self.key = key_of(self.peer_id)
@@ -100,13 +102,14 @@ class TestNode:
         engine = cast(Engine, self.engine)
         self.wire_versions = tuple(wire_versions)
         self.tunnel = Tunnel() if 2 in wire_versions else None
-        head = None
+        head, tokenizer = None, Tokenizer(make_tokenizer(), {2})
+        self.grammars = Grammars(tokenizer, VOCAB)
         if layers[0] == 0:
-            tokenizer = Tokenizer(make_tokenizer(), {2})
             dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
-            head = Head(self.peer_id, WIDTH, CONTEXT_LENGTH, engine, tokenizer, dialler, VOCAB)
-        held = Layers(*layers, num_layers, WIDTH, VOCAB, CONTEXT_LENGTH)
-        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats)
+            told = WIDTH, context_length, engine, tokenizer, dialler, VOCAB
+            head = Head(self.peer_id, *told, grammars=self.grammars)
+        held = Layers(*layers, num_layers, WIDTH, VOCAB, context_length)
+        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats, self.grammars)
         self.server: NodeServer | None = None
         self.bridge: RelayHttpBridge | None = None
         self.endpoint: str | None = None
@@ -151,6 +154,7 @@ class Mesh:
     tls: ssl.SSLContext = field(default_factory=shared_tls)
     wire_versions: Sequence[Sequence[int]] = ()  # of each node; what is left out speaks all
     prefer: str = "relay"
+    context_length: int = CONTEXT_LENGTH
 
     def __enter__(self) -> Mesh:
         self._stack = ExitStack()
@@ -161,7 +165,7 @@ class Mesh:
         spoken = [*self.wire_versions, *[WIRE_VERSIONS] * len(self.cuts)]
         same = (num_layers, self.signer, self.relay, self.next_token, self.max_chats, self.tls)
         self.nodes = [
-            TestNode(number, cut, *same, versions, self.prefer)
+            TestNode(number, cut, *same, versions, self.prefer, self.context_length)
             for number, (cut, versions) in enumerate(zip(self.cuts, spoken, strict=False), 1)
         ]
         for node in self.nodes:

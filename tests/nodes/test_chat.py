@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +162,83 @@ def test_a_model_without_a_chat_template_says_so_and_completes_plain_text() -> N
 def test_a_bad_parameter_is_refused_before_the_stream_opens(mesh: Mesh) -> None:
     body = {"messages": [{"role": "user", "content": "a"}], "temperature": 9}
     assert b'"param": "temperature"' in refused(mesh, body, 400)["raw"]
+
+
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
+USER = [{"role": "user", "content": "a"}]
+
+
+def saying(text: str) -> Callable[[int, int], int]:
+    """A model that says this as soon as an answer of the form above begins, whatever it is held to."""
+    script: list[int] = [*make_tokenizer()(text, add_special_tokens=False)["input_ids"], 2]
+    begins: list[int] = []
+
+    def next_token(position: int, last_id: int) -> int:
+        begins[:] = begins or [position]
+        return script[min(position - begins[0], len(script) - 1)]
+
+    return next_token
+
+
+def test_calls_are_told_as_the_model_writes_them_and_the_tail_is_told_the_grammar() -> None:
+    said = 'Now.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    with Mesh([(0, 2), (2, 4)], next_token=saying(said), context_length=1000) as made:
+        told = tell(made.begin(made.request({"messages": USER, "tools": TOOLS, "temperature": 0}, max_tokens=200)))
+        sampled = [(step.sampling, step.grammar) for step in made.nodes[1].engine.steps if step.sampling]
+        made.wait_until_free()
+
+    assert (told.text, told.finish_reason) == (said, "stop")
+    assert told.content[0]["meshnet"]["calls"]["begin"] == "<tool_call>\n"
+    num_prompt = told.summary["usage"]["prompt_tokens"]
+    assert {sampling.prompt_tokens for sampling, _ in sampled} == {num_prompt}
+    assert all(
+        grammar and grammar.digest == sampling.grammar and "now" in grammar.text for sampling, grammar in sampled
+    )
+
+
+def test_an_answer_of_json_that_the_limit_cuts_is_not_mended() -> None:
+    with Mesh([(0, 2), (2, 4)], next_token=saying('{"a": 1}')) as made:
+        body = {"messages": USER, "response_format": {"type": "json_object"}, "temperature": 0, "max_tokens": 4}
+        told = tell(made.begin(made.request(body)))
+        assert (told.finish_reason, len(told.ids)) == ("length", 4)
+        assert '{"a": 1}'.startswith(told.text)
+        assert "calls" not in told.content[0]["meshnet"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"format": "x", "type": "string"}}}},
+            "",
+        ),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"pattern": "(?=a)"}}}}, ""),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": False}}}, ""),
+        (
+            {"tools": [*TOOLS, {"type": "function", "function": {"name": "b", "parameters": {"required": "x"}}}]},
+            "tools[1].function.parameters",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "b", "parameters": {"enum": [{"a": "x" * 70_000}]}}}]},
+            "tools[0].function.parameters",
+        ),
+    ],
+)
+def test_a_form_that_cant_be_kept_to_is_refused_before_the_stream_opens(
+    mesh: Mesh, asked: dict[str, Any], param: str
+) -> None:
+    error = refused(mesh, {"messages": USER} | asked, 400)
+    expected = param or "response_format.json_schema.schema"
+    assert f'"param": "{expected}"'.encode() in error["raw"]
+    assert error["message"].startswith(f"{expected} can't be kept to: ")
+
+
+def test_without_grammars_a_form_is_refused_and_free_text_is_not() -> None:
+    with Mesh([(0, 4)], relayed=False) as made:
+        assert made.head.api._head
+        made.head.api._head = replace(made.head.api._head, grammars=None)
+        assert b'"param": "tools"' in refused(made, {"messages": USER, "tools": TOOLS}, 400)["raw"]
+        assert made.chat("a", max_tokens=1).is_done
 
 
 def test_while_the_prompt_is_worked_a_comment_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:

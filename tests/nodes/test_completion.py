@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from nodes.completion import CompletionError, CompletionRequest
+from nodes.forms import FREE
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 HELLO = [{"role": "user", "content": "hello"}]
@@ -59,6 +60,25 @@ def test_what_changes_the_choice_is_taken_and_a_bias_of_nothing_left_out() -> No
     assert sampling.top_logprobs == 2
 
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+TOOLS = [{"type": "function", "function": {"name": "now"}}]
+
+
+def test_calls_and_their_results_are_taken_as_they_are() -> None:
+    called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "noon"}
+    assert read(messages=[*HELLO, called, result]).messages == [*HELLO, called, result]
+
+
+def test_the_form_of_a_chats_answer_is_taken_and_a_completion_has_none() -> None:
+    asked: dict[str, Any] = {"tools": TOOLS, "response_format": {"type": "json_object"}}
+    form = read(**asked).form
+    assert form.tools
+    assert (form.tools.functions[0].name, form.schema) == ("now", {"type": "object"})
+    assert read(PLAIN, **asked).form == FREE
+    assert read().form == FREE
+
+
 def test_one_stop_string_may_come_alone() -> None:
     assert read(stop="end").stops == ("end",)
 
@@ -74,6 +94,17 @@ def test_one_stop_string_may_come_alone() -> None:
         ("messages[0].content", [{"role": "user"}]),
         ("messages[0].role", [{"content": "a"}]),
         ("messages[0].content", [{"role": "user", "content": "\ud83d"}]),
+        ("messages[0].tool_call_id", [{"role": "tool", "content": "a"}]),
+        ("messages[0].tool_calls", [{"role": "assistant", "content": "", "tool_calls": 7}]),
+        ("messages[0].tool_calls[0]", [{"role": "assistant", "content": "", "tool_calls": [{"id": "a"}]}]),
+        ("messages[0].tool_calls[0].id", [{"role": "assistant", "content": "", "tool_calls": [{"function": {}}]}]),
+        (
+            "messages[0].tool_calls[0].function.arguments",
+            [{"role": "assistant", "content": "", "tool_calls": [{"id": "a", "function": {"name": "b"}}]}],
+        ),
+        ("response_format", {"type": "xml"}),
+        ("tools", "none"),
+        ("tool_choice", "required"),
         ("max_tokens", 0),
         ("max_tokens", -1),
         ("max_tokens", "5"),

@@ -78,6 +78,24 @@ def test_tokens_that_another_head_drew_count_for_the_penalties(mesh: Mesh) -> No
     assert {sampling.prompt_tokens for sampling in sampled} == {whole.summary["usage"]["prompt_tokens"]}
 
 
+def test_calls_go_on_held_to_the_same_grammar_without_the_messages() -> None:
+    """And with a tail that has never heard of it."""
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    cuts = [(0, 2), (2, 4)]
+    with Mesh(cuts, context_length=1000) as first, Mesh(cuts, context_length=1000) as second:
+        asked = {"tools": tools, "parallel_tool_calls": False}
+        whole = first.chat("abc", max_tokens=NUM_TOKENS, **asked)
+        told = tell(second.begin(second.request(resumed(whole, 3) | asked, epoch=1)))
+        grammars = {
+            step.grammar.text for mesh in (first, second) for step in mesh.nodes[1].engine.steps if step.grammar
+        }
+
+    assert whole.deltas[:3] + told.deltas == whole.deltas
+    assert len(grammars) == 1
+    assert "calls" in whole.content[0]["meshnet"]
+    assert "calls" not in told.content[0]["meshnet"]
+
+
 @pytest.mark.parametrize(
     "changes",
     [

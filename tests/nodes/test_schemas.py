@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema
+from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema, reason_of
 from nodes.text import Tokenizer
 from tests.nodes.models import make_tokenizer
 from tests.nodes.walks import Walker
@@ -137,6 +137,38 @@ def test_what_says_nothing_is_left_out_and_properties_of_that_name_are_not() -> 
         "enum": [{"title": 1}],
     }
     assert kept_schema(schema) == {"properties": {"title": {"type": "string"}, "not": {}}, "enum": [{"title": 1}]}
+
+
+def shape(kind: Any, **properties: Any) -> dict[str, Any]:
+    given = {"kind": {"const": kind}} | properties
+    return {"type": "object", "properties": given, "required": ["kind"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("is_referred", [False, True])
+def test_one_of_several_that_a_property_tells_apart_is_any_of_them(walker: Walker, is_referred: bool) -> None:
+    choices = {"dot": shape(1), "line": shape(2, length={"type": "integer"})}
+    referred = [{"$ref": f"#/$defs/{name}"} for name in choices] if is_referred else list(choices.values())
+    tagged = grammar({"oneOf": referred, "$defs": choices, "discriminator": {"propertyName": "kind"}})
+    assert walker.accepts(tagged, '{"kind": 1}')
+    assert walker.accepts(tagged, '{"kind": 2, "length": 7}')
+    assert not walker.reads(tagged, '{"kind": 1, ')
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [shape(1), shape(1)],
+        [shape(1), {"type": "object", "properties": {"kind": {"type": "integer"}}, "required": ["kind"]}],
+        [shape(1) | {"required": []}, shape(2)],
+        [shape(1), {"properties": {"kind": {"const": 2}}, "required": ["kind"]}],
+        [shape(1), {"$ref": "#/nowhere"}],
+        [shape(1), {"$ref": "http://elsewhere/"}],
+        [shape(1), True],
+    ],
+)
+def test_one_of_several_that_may_hold_at_once_stays_what_it_is(choices: list[Any]) -> None:
+    assert "anyOf" not in kept_schema({"oneOf": choices})
+    assert "anyOf" in reason_of("failed to compile JSON schema: oneOf constraints are not supported. Enable 'x'")
 
 
 def test_schemas_within_schemas_have_a_bound() -> None:

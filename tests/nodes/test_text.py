@@ -100,6 +100,15 @@ def test_special_tokens_have_no_text(smol: Tokenizer) -> None:
     assert "".join(pushed(smol, [1, *ids_of(smol, "Hi"), 2])) == "Hi"
 
 
+def test_special_tokens_that_are_asked_for_have_their_text(smol: Tokenizer) -> None:
+    mark, other, hello = 7, 8, ids_of(smol, "Hi 漢")
+    detokenizer = smol.detokenizer({mark})
+    pieces = [detokenizer.push([number]) for number in [1, mark, *hello, other, mark, *hello, 2]]
+    text = smol.split(smol.backend.decode([mark]))
+    assert text == [mark]
+    assert "".join(pieces) + detokenizer.finish() == smol.backend.decode([mark, *hello, mark, *hello])
+
+
 def test_spaces_between_words_survive_a_decoder_that_strips_the_first() -> None:
     """Metaspace tokenizers drop the space before the first word of what they decode, window by window."""
     vocabulary = {"<unk>": 0, "▁the": 1, "▁fox": 2, "▁": 3, "é": 4, "<|end|>": 5}

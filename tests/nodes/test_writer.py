@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from nodes.completion import CompletionRequest
+from nodes.forms import FREE, Form
+from nodes.resume import Resume
 from nodes.sampling import GREEDY, Sampled, TokenLogprobs
 from nodes.text import Tokenizer
 from nodes.writer import Writer
 from tests.nodes.models import make_tokenizer
+from tests.nodes.templates import LIST, LIST_TOKENS, tokenizer_with
 
 FAMILY = "👩‍👩‍👧‍👦 한국어 漢字 é"
 EOS = 2
@@ -41,9 +45,10 @@ class Written:
         max_tokens: int = 1000,
         is_chat: bool = True,
         has_logprobs: bool = False,
+        form: Form = FREE,
     ) -> None:
         messages = [{"role": "user", "content": "x"}] if is_chat else None
-        request = CompletionRequest(is_chat, messages, None if is_chat else "x", None, GREEDY, stops)
+        request = CompletionRequest(is_chat, messages, None if is_chat else "x", None, GREEDY, stops, form)
         self.writer = Writer(request, PROMPT, tokenizer, max_tokens)
         self.events: list[dict[str, Any]] = []
         for token_id in ids:
@@ -143,6 +148,48 @@ def test_the_first_token_may_be_the_last(tokenizer: Tokenizer) -> None:
 
     assert written.choices == [{"index": 0, "finish_reason": "stop", "delta": {"role": "assistant", "content": ""}}]
     assert written.events[0]["meshnet"] == {"ids": [EOS], "position": 3, "prompt_ids": PROMPT}
+
+
+CALL = '[TOOL_CALLS] [{"name": "now", "arguments": {}}]'
+CALLING = Form.read({"tools": [{"type": "function", "function": {"name": "now"}}]})
+
+
+@pytest.fixture(scope="module")
+def caller() -> Tokenizer:
+    """Of a model whose calls begin with a special token."""
+    return tokenizer_with(LIST, LIST_TOKENS)
+
+
+def call_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return list(tokenizer.backend(text, add_special_tokens=False)["input_ids"])
+
+
+def test_where_functions_may_be_called_the_first_event_says_how_calls_are_written(caller: Tokenizer) -> None:
+    written = Written(caller, [*call_ids(caller, CALL), EOS], form=CALLING)
+
+    assert [event["meshnet"].get("calls") for event in written.events] == [
+        {"begin": "[TOOL_CALLS] [", "end": "]", "separator": ", ", "arguments": "arguments"},
+        *[None] * (len(written.events) - 1),
+    ]
+
+
+def test_marks_that_are_special_tokens_are_told_and_other_special_tokens_are_not(caller: Tokenizer) -> None:
+    said = "[INST]Let me see." + CALL
+    assert Written(caller, [*call_ids(caller, said), EOS], form=CALLING).text == "Let me see." + CALL
+    assert Written(caller, [*call_ids(caller, said), EOS]).text == "Let me see." + CALL.removeprefix("[TOOL_CALLS]")
+
+
+@pytest.mark.parametrize("num_told", range(0, 12, 3))
+def test_calls_that_another_head_has_begun_go_on_without_a_seam(caller: Tokenizer, num_told: int) -> None:
+    ids = [*call_ids(caller, CALL), EOS]
+    told = Written(caller, ids[:num_told], form=CALLING).text
+    resume = Resume(tuple(PROMPT), tuple(ids[:num_told]), len(told), sha256(told.encode()).hexdigest())
+    writer = Written(caller, (), form=CALLING).writer
+    events = [writer.resume(resume), *(writer.push(Sampled(token_id)) for token_id in ids[num_told:])]
+    written = [event for event in events if event]
+
+    assert told + "".join(event["choices"][0]["delta"]["content"] for event in written) == CALL
+    assert all("calls" not in event["meshnet"] for event in written)
 
 
 def entries(written: Written) -> list[dict[str, Any]]:

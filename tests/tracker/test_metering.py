@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from datetime import UTC, timedelta
 from typing import Any
@@ -103,6 +104,23 @@ def test_tokens_count_for_sixty_seconds_from_the_beginning_of_their_session(key:
     assert refused(key, after_s=30, max_tokens=100).headers["Retry-After"] == "40", "when the first two have left"
     assert refused(key, after_s=60, max_tokens=100).headers["Retry-After"] == "10"
     begin(key, after_s=70, max_tokens=100)
+
+
+@pytest.mark.parametrize("most", [{"requests_per_minute": 4}, {"tokens_per_minute": 400}])
+def test_there_is_room_when_retry_after_says_so_and_not_a_second_before(key: ApiKey, most: dict[str, int]) -> None:
+    limit(key, **most)
+    chance, at_s = random.Random(7), 0.0
+    for _ in range(8):
+        at_s += chance.choice([0.0, 0.4, 3.0, 11.7])
+        tokens = chance.choice([20, 90, 150])
+        try:
+            chat = begin(key, at_s, max_tokens=tokens)
+        except ApiError as error:
+            wait_s = int(error.headers["Retry-After"])
+            assert wait_s <= 1 or refused(key, at_s + wait_s - 1, max_tokens=tokens).status == 429
+            at_s += wait_s
+            chat = begin(key, at_s, max_tokens=tokens)
+        end(chat, 10, tokens)
 
 
 def test_choices_are_one_request_with_one_prompt(key: ApiKey) -> None:

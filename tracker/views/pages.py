@@ -58,8 +58,8 @@ def session_detail_json(request: HttpRequest, completion_id: str, choice: int = 
             gate.check(request, text)
         except ApiError as error:
             return openai_error(error)
-        key: ApiKey | None = find_by_credential(ApiKey.objects.filter(revoked=False), text)
-        if key is None:
+        key: ApiKey | None = find_by_credential(ApiKey.objects.all(), text)
+        if key is None or key.refusal(timezone.now()):
             gate.failed(request, text)
             return redirect_to_login(request.get_full_path(), settings.LOGIN_URL)
         session = session if _is_of(session, key) else None

@@ -28,6 +28,7 @@ FAILOVER_WAIT_S = 20.0  # where the site names no other
 ASK_DEADLINE_S = 5.0
 LEAST_LEFT_S = 1.0  # of a request's time: with less another route would only begin
 LEAST_PAUSE_S, MOST_JITTER_S = 0.25, 0.75  # between two tries
+_STAYS = {Code.NO_GRAMMAR}  # the hop would say the same later, too
 _FINAL = {Code.STALE, Code.BAD_REQUEST, Code.BAD_GRAMMAR}  # another hop would say the same
 
 Allow = Callable[[str, int, list[Hop]], Ticket]  # (ticket, epoch, hops after the head) as NodeApi checks them
@@ -98,7 +99,7 @@ class Failover:
             raise Cancelled
         left_s = min(self.wait_s - (self.clock() - self._lost_at), deadline.left_s())
         pause_s = LEAST_PAUSE_S + self.backoff.next_s()
-        if left_s <= pause_s or isinstance(why, Refused):
+        if left_s <= pause_s or isinstance(why, Refused) or error.code in _STAYS:
             raise _end(error, hop, why) from error
         self.wait(deadline, pause_s)
 

@@ -107,7 +107,7 @@ class Sampling:
         if self.top_logprobs is not None:
             _check_whole("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         _check_whole("prompt_tokens", self.prompt_tokens, 0, _MAX_ID)
-        if self.grammar and not (isinstance(self.grammar, str) and _GRAMMAR.fullmatch(self.grammar)):
+        if self.grammar != "" and not (isinstance(self.grammar, str) and _GRAMMAR.fullmatch(self.grammar)):
             _refuse("grammar", "must be 32 hex digits")
         if self.logit_bias:
             _check_biases(self.logit_bias)

@@ -30,9 +30,9 @@ def shown(error: Exception) -> CompletionError:
         case Busy():
             return CompletionError(503, wire.Code.BUSY, str(error))
         case HopRefused(code=wire.Code.BAD_GRAMMAR):
-            return CompletionError(400, wire.Code.BAD_GRAMMAR, error.message)
+            return CompletionError(400, wire.Code.BAD_REQUEST, error.message)
         case GrammarFailed():
-            return CompletionError(400, wire.Code.BAD_GRAMMAR, str(error))
+            return CompletionError(400, wire.Code.BAD_REQUEST, str(error))
         case Stale():
             return CompletionError(409, wire.Code.STALE, "the session goes on at another head")
         case HopFailed() | HopRefused():

@@ -42,12 +42,16 @@ def is_well(node: Node, now: datetime) -> None:
         logger.info("node %s answers again: it gets sessions", node.name)
 
 
-def carried(session_pk: int, now: datetime) -> None:
-    """A session has come to its end through the nodes of its route: what they failed at before is forgotten."""
-    carriers = SessionHop.objects.filter(session=session_pk, epoch=F("session__epoch")).values("node")
-    has_failed = Q(breaker_openings__gt=0) | Q(breaker_until__isnull=False)
-    is_accused = Exists(_accusations(now).filter(node=OuterRef("pk")))
-    forgive(Node.objects.filter(has_failed | is_accused, pk__in=carriers), now)
+def carried(hops: Sequence[SessionHop], now: datetime) -> None:
+    """A session has come to its end through the last of these routes: what its nodes failed at before is forgotten."""
+    last_epoch = max((hop.epoch for hop in hops), default=0)
+    carriers = [hop.node for hop in hops if hop.epoch == last_epoch and hop.node]
+    failed = [node.pk for node in carriers if node.breaker_openings or node.breaker_until]
+    accused = _lately(now).filter(node__in=carriers)  # seldom any: what says who still is takes longer to ask
+    if failed or accused.exists():
+        is_accused = Exists(_accusations(now).filter(node=OuterRef("pk")))
+        carried_it = Node.objects.filter(pk__in=[node.pk for node in carriers])
+        forgive(carried_it.filter(Q(pk__in=failed) | is_accused), now)
 
 
 def forgive(nodes: QuerySet[Node], now: datetime) -> None:
@@ -62,8 +66,11 @@ def _accusers(node: Node, now: datetime) -> Iterable[tuple[str, int | None]]:
 
 def _accusations(now: datetime) -> QuerySet[Failover]:
     """Those of heads, of the last minutes, but for what was said of a node before it was put right."""
-    lately = Failover.objects.filter(code__in=FAULTS, at__gt=now - ACCUSED_WITHIN).exclude(reported_by=None)
-    return lately.filter(Q(node__cleared__isnull=True) | Q(at__gt=F("node__cleared")))
+    return _lately(now).filter(Q(node__cleared__isnull=True) | Q(at__gt=F("node__cleared")))
+
+
+def _lately(now: datetime) -> QuerySet[Failover]:
+    return Failover.objects.filter(code__in=FAULTS, at__gt=now - ACCUSED_WITHIN).exclude(reported_by=None)
 
 
 def _in_words(names: Sequence[str]) -> str:

@@ -85,8 +85,6 @@ def begin(
     seeds = seeds_of(asked.seed, asked.num_choices)
     bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
     wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, answer_tokens=len(seeds) * limit)
-    metering.check(api_key, wanted, now)
-    routes = epochs.routes_of(model, now, len(seeds), need_tokens=wanted.prompt_tokens + limit)
     completion = _completion(asked, form, model.name, now)
     sessions = _sessions(
         asked,
@@ -101,12 +99,12 @@ def begin(
         last_news=now,
         deadline=now + timedelta(seconds=deadline_s),
     )
-    requests = [
-        orders.request_of(session, hops, form.path, body, deadline_s, now)
-        for session, hops, body in zip(sessions, routes, bodies, strict=True)
-    ]
-    with transaction.atomic():
-        completion.headers = metering.admit(api_key, wanted, now)
+    with metering.admitted(api_key, wanted, now) as completion.headers:
+        routes = epochs.routes_of(model, now, len(seeds), need_tokens=wanted.prompt_tokens + limit)
+        requests = [
+            orders.request_of(session, hops, form.path, body, deadline_s, now)
+            for session, hops, body in zip(sessions, routes, bodies, strict=True)
+        ]
         _write(sessions, routes)
     for session in sessions:
         news.begin(session.pk)
@@ -132,10 +130,11 @@ def _sessions(
 
 
 def _write(sessions: list[ChatSession], routes: list[Hops]) -> None:
-    """All of their rows, or none: in a transaction."""
-    ChatSession.objects.bulk_create(sessions)
+    """All of their rows, or none."""
     hops = map(epochs.hop_rows, sessions, routes)
-    SessionHop.objects.bulk_create(chain.from_iterable(hops))
+    with transaction.atomic():
+        ChatSession.objects.bulk_create(sessions)
+        SessionHop.objects.bulk_create(chain.from_iterable(hops))
 
 
 def seeds_of(wanted: int | None, num_choices: int) -> list[int]:
@@ -179,10 +178,11 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
+    with transaction.atomic():
+        hops = reports.write(chat.session_pk, answer)
+        contributions.count(hops, answer, now)
     if outcome.state == ChatSession.State.DONE:
-        accusations.carried(chat.session_pk, now)
-    reports.write(chat.session_pk, answer)
-    contributions.count(chat.session_pk, answer, now)
+        accusations.carried(hops, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
 

@@ -9,7 +9,7 @@ credited with what the client had by then, which can't have come about otherwise
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -54,21 +54,20 @@ def had_by_client(answer: Answer, positions: Mapping[int, int | None], last_epoc
     return had
 
 
-def count(session_pk: int, answer: Answer, now: datetime) -> None:
-    """Adds what the session's nodes did to their rows of today, once, when it has ended and its report is written."""
-    hops = list(SessionHop.objects.filter(session=session_pk).select_related("node__joined_with"))
-    _fill_in(session_pk, hops, answer)
+def count(hops: Sequence[SessionHop], answer: Answer, now: datetime) -> None:
+    """Adds what the session's nodes did to their rows of today, once, when it has ended; in a transaction. `hops`: of
+    all its routes, as its head has told of them."""
+    _fill_in(hops, answer)
     stretches: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     nodes: dict[str, Node | None] = {}
     for hop in hops:
         name = hop.node.name if hop.node else hop.node_name
         nodes[name] = hop.node
         stretches[name].append((hop.start_layer, hop.end_layer, hop.tokens or 0))
-    with transaction.atomic():
-        for name in sorted(nodes):  # in one order everywhere: no two sessions wait for each other's rows
-            work = work_of(stretches[name])
-            if work.tokens:
-                _add(name, nodes[name], answer.completion.model, work, now)
+    for name in sorted(nodes):  # in one order everywhere: no two sessions wait for each other's rows
+        work = work_of(stretches[name])
+        if work.tokens:
+            _add(name, nodes[name], answer.completion.model, work, now)
 
 
 def totals(contributions: QuerySet[Contribution], *by: str) -> list[dict[str, object]]:
@@ -76,18 +75,18 @@ def totals(contributions: QuerySet[Contribution], *by: str) -> list[dict[str, ob
     return list(contributions.order_by().values(*by).annotate(**SUMS).order_by("-token_layers", *by))
 
 
-def _fill_in(session_pk: int, hops: list[SessionHop], answer: Answer) -> None:
+def _fill_in(hops: Sequence[SessionHop], answer: Answer) -> None:
     """What no head has told."""
-    untold = {hop.epoch for hop in hops if hop.tokens is None}
-    last_epoch = max((hop.epoch for hop in hops), default=0)
+    untold = [hop for hop in hops if hop.tokens is None]
     if not untold:
         return
+    session_pk, last_epoch = untold[0].session_id, max(hop.epoch for hop in hops)
     failovers = Failover.objects.filter(session=session_pk) if last_epoch else Failover.objects.none()
     had = had_by_client(answer, dict(failovers.values_list("epoch", "position")), last_epoch)
-    for epoch in untold & set(had):
+    for hop in untold:
+        hop.tokens = had.get(hop.epoch)
+    for epoch in {hop.epoch for hop in untold} & set(had):
         SessionHop.objects.filter(session=session_pk, epoch=epoch, tokens=None).update(tokens=had[epoch])
-    for hop in hops:
-        hop.tokens = had.get(hop.epoch) if hop.tokens is None else hop.tokens
 
 
 def _add(name: str, node: Node | None, model_name: str, work: Work, now: datetime) -> None:

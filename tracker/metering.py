@@ -1,14 +1,17 @@
 """What counts against an API key's limits now, read from the rows of its sessions; lets a request in, or refuses it.
 
-The rows are the only books: every process sees them, and a process that dies takes nothing along. Who lets a request in
-holds its key's row until the session's own rows are written, so that no two processes give away the same room.
+The rows are the only books: every process sees them, and a process that dies takes nothing along. While a request is
+let in its key's row is locked, until the rows of its sessions are written: no two processes give away the same room.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import transaction
 from django.db.models import BigIntegerField, Case, Count, F, Max, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 
@@ -26,47 +29,42 @@ from tracker.limits import (
 from tracker.models import ApiKey, ChatSession, Usage
 from tracker.models.sessions import LOST_AFTER
 
+PER_MINUTE = (REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE)
 MINUTE = timedelta(seconds=60)
 SOON_S = 2.0  # room that comes when a running request ends: nobody knows when
 
 
-def check(key: ApiKey | None, wanted: Wanted, now: datetime) -> None:
-    """Before anything is done for a request: refuses one that would be refused in the end. Raises ApiError 400, 429."""
-    if key and key.limits():
-        _check(key, wanted, now)
+@contextmanager
+def admitted(key: ApiKey | None, wanted: Wanted, now: datetime) -> Iterator[dict[str, str]]:
+    """The headers that tell what is left, for a block that writes the sessions' rows. Raises ApiError 400, 401, 429.
 
-
-def admit(key: ApiKey | None, wanted: Wanted, now: datetime) -> dict[str, str]:
-    """The headers that tell what is left. Raises ApiError 400, 401, 429.
-
-    In the transaction that writes the sessions' rows: the key's row stays locked until then. (SQLite has one writer.)
+    The block is a transaction where the key has limits. (SQLite locks nothing here; it has one writer.)
     """
     if key is None or not key.limits():
-        return {}
-    locked = ApiKey.objects.select_for_update(no_key=True).filter(pk=key.pk).first()
-    if locked is None:
-        raise ApiError(401, "This API key was deleted.", code="invalid_api_key")
-    standings = _check(locked, wanted, now)
-    return limits.headers([one.after(wanted, _full_in_s(one.limit, now)) for one in standings])
+        yield {}
+        return
+    with transaction.atomic():
+        locked = ApiKey.objects.select_for_update(no_key=True).filter(pk=key.pk).first()
+        if locked is None:
+            raise ApiError(401, "This API key was deleted.", code="invalid_api_key")
+        standings = _check(locked, wanted, now)
+        yield limits.headers([one.after(wanted, _full_in_s(one.limit, now)) for one in standings])
 
 
 def standings(key: ApiKey, now: datetime) -> list[Standing]:
     """Of the limits that the key has."""
-    most = key.limits()
-    if not most:
-        return []
-    window, running = _window(key, now), _running(key, now)
-    spent_today = _spent_today(key, now) + running["today"] if TOKENS_PER_DAY in most else 0
-    used = {
-        REQUESTS_PER_MINUTE: window["requests"],
-        TOKENS_PER_MINUTE: window["tokens"],
-        TOKENS_PER_DAY: spent_today,
-        MAX_CONCURRENT: running["requests"],
-    }
-    minute_s = (window["newest"] + MINUTE - now).total_seconds() if window["newest"] else 0.0
-    resets_s = {limit: minute_s if used[limit] else 0.0 for limit in (REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE)}
-    resets_s |= {limit: _full_in_s(limit, now) if used[limit] else 0.0 for limit in (TOKENS_PER_DAY, MAX_CONCURRENT)}
-    return [Standing(limit, most[limit], used[limit], resets_s[limit]) for limit in most]
+    most, used, newest = key.limits(), {}, None
+    if REQUESTS_PER_MINUTE in most or TOKENS_PER_MINUTE in most:
+        window = _window(key, now)
+        newest, used = window["newest"], {limit: window[limit.counts] for limit in PER_MINUTE}
+    if TOKENS_PER_DAY in most or MAX_CONCURRENT in most:
+        running = _running(key, now)
+        used |= {MAX_CONCURRENT: running["requests"], TOKENS_PER_DAY: running["today"]}
+    if TOKENS_PER_DAY in most:
+        used[TOKENS_PER_DAY] += _spent_today(key, now)
+    minute_s = (newest + MINUTE - now).total_seconds() if newest else 0.0
+    resets_s = {limit: minute_s if limit in PER_MINUTE else _full_in_s(limit, now) for limit in most}
+    return [Standing(limit, most[limit], used[limit], resets_s[limit] if used[limit] else 0.0) for limit in most]
 
 
 def _check(key: ApiKey, wanted: Wanted, now: datetime) -> list[Standing]:

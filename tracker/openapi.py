@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,7 +12,7 @@ from tracker import parameters
 from tracker.errors import CODES
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.parameters import Table
-from tracker.shapes import SHAPES, TEXT, Schema, ref
+from tracker.shapes import NOT_NULL, SHAPES, TEXT, Schema, one_of, ref
 
 VERSION = "1"
 REFERENCE = "#/components/schemas/{model}"
@@ -26,6 +27,13 @@ _TABLES: dict[str, Table] = {
 }
 # pydantic's own words for bounds that it checks after a function of ours.
 _BOUNDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+# What a message has to have depends on who says it (tracker/messages.py).
+_ROLES = [
+    {"properties": {"role": one_of("system", "developer", "user"), "content": NOT_NULL}, "required": ["content"]},
+    {"properties": {"role": one_of("assistant"), "content": NOT_NULL}, "required": ["content"]},
+    {"properties": {"role": one_of("assistant"), "tool_calls": NOT_NULL}, "required": ["tool_calls"]},
+    {"properties": {"role": one_of("tool"), "tool_call_id": NOT_NULL}, "required": ["tool_call_id", "content"]},
+]
 _HEADERS = {
     "x-request-id": {"description": "names the request in the site's log", "schema": TEXT},
     "Server-Timing": {"description": "milliseconds up to the first byte", "schema": TEXT},
@@ -38,6 +46,7 @@ _CODES_OF_ANSWERS = (
 )
 
 
+@cache
 def document(public_url: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
@@ -79,8 +88,9 @@ def _paths() -> dict[str, Any]:
 
 
 def _asking(summary: str, request: str, answer: str) -> dict[str, Any]:
-    """Its stream is text to the document: an event a line, each a chunk."""
-    stream = {"schema": TEXT | {"description": f"server-sent events, each a {answer}Chunk, then [DONE]"}}
+    """Its stream has no schema of its own: version 3.1 knows none for events."""
+    words = f"server-sent events; the data of each is a {answer}Chunk, of the last one [DONE]"
+    stream = {"schema": {"description": words, "x-chunk": ref(f"{answer}Chunk")}}
     content = _json(answer) | {"text/event-stream": stream}
     body = {"required": True, "content": _json(request)}
     return _operation(summary, content, *_CODES_OF_ANSWERS) | {"requestBody": body}
@@ -105,7 +115,9 @@ def _requests() -> dict[str, Schema]:
     schemas: dict[str, Schema] = {}
     for model in (ChatRequest, CompletionRequest):
         schemas |= _schemas_of(model)
-    return {name: _with_table(schema, _TABLES[name]) if name in _TABLES else schema for name, schema in schemas.items()}
+    told = {name: _with_table(schema, _TABLES[name]) if name in _TABLES else schema for name, schema in schemas.items()}
+    told["Message"]["anyOf"] = _ROLES
+    return told
 
 
 def _schemas_of(model: type[BaseModel]) -> dict[str, Schema]:

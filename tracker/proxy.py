@@ -19,7 +19,7 @@ from tracker import answers, chats, failover, merging, reports
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat, Outcome
-from tracker.errors import ApiError, told
+from tracker.errors import ApiError, of_status, told
 from tracker.events import Delta, Event, Keepalive, Report
 from tracker.listening import Clock
 from tracker.models import ChatSession
@@ -88,6 +88,9 @@ async def streamed(completion: Completion, events: AsyncGenerator[Said, None]) -
                 yield chunk
         except ApiError as error:
             yield answers.error_event(error)
+        except Exception:  # the connection is open, and Django could only cut it
+            logger.exception("the stream of %s failed", completion.completion_id)
+            yield answers.error_event(of_status(500))
         yield answers.DONE
 
 

@@ -4,37 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from django.db.models import F
-
 from tracker.answers import Answer
 from tracker.models import Failover, Node, SessionHop
 
 PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
 
 
-def write(session_pk: int, answer: Answer) -> None:
-    """What a head says of the hops of the session's route, and of what it has gone on without."""
-    report = answer.report
+def write(session_pk: int, answer: Answer) -> list[SessionHop]:
+    """The hops of all the session's routes, as its head has told of them: those of now, and those it went on without.
+
+    No hop is said to have worked more tokens than the prompt and the answer have."""
+    of_session = SessionHop.objects.filter(session=session_pk).order_by("epoch", "position")
+    hops = list(of_session.select_related("node__joined_with"))
+    report, last_epoch = answer.report, max((hop.epoch for hop in hops), default=0)
     if report is None:
-        return
-    of_session = SessionHop.objects.filter(session=session_pk)
-    for hop in report.all_hops:
-        mine = of_session.filter(node__peer_id=hop.peer_id, start_layer=hop.start_layer, end_layer=hop.end_layer)
-        mine.filter(epoch=F("session__epoch") if hop.epoch is None else hop.epoch).update(
-            path=hop.path if hop.path in PATHS else "",
-            steps=hop.steps,
-            tokens=None if hop.tokens is None else min(hop.tokens, answer.total_tokens),
-            ms_total=hop.ms_total,
-            compute_ms=hop.compute_ms,
-            queue_ms=hop.queue_ms,
+        return hops
+    rows = {(hop.epoch, hop.node.peer_id, hop.start_layer, hop.end_layer): hop for hop in hops if hop.node}
+    for told in report.all_hops:
+        epoch = last_epoch if told.epoch is None else told.epoch
+        hop = rows.get((epoch, told.peer_id, told.start_layer, told.end_layer))
+        if hop:
+            hop.path = told.path if told.path in PATHS else ""
+            hop.tokens = None if told.tokens is None else min(told.tokens, answer.total_tokens)
+            hop.steps, hop.ms_total = told.steps, told.ms_total
+            hop.compute_ms, hop.queue_ms = told.compute_ms, told.queue_ms
+            _update(hop)
+    for failover in report.failovers:
+        Failover.objects.filter(session=session_pk, epoch=failover.epoch).update(
+            kept=failover.kept if failover.kept in KEPT else "",
+            resume_ms=failover.resume_ms,
+            replayed_tokens=failover.replayed_tokens,
+            replay_compute_ms=failover.replay_compute_ms,
         )
-    for told in report.failovers:
-        Failover.objects.filter(session=session_pk, epoch=told.epoch).update(
-            kept=told.kept if told.kept in KEPT else "",
-            resume_ms=told.resume_ms,
-            replayed_tokens=told.replayed_tokens,
-            replay_compute_ms=told.replay_compute_ms,
-        )
+    return hops
+
+
+def _update(hop: SessionHop) -> None:
+    told = {"path": hop.path, "steps": hop.steps, "tokens": hop.tokens}
+    times = {"ms_total": hop.ms_total, "compute_ms": hop.compute_ms, "queue_ms": hop.queue_ms}
+    SessionHop.objects.filter(pk=hop.pk).update(**told, **times)
 
 
 def names_of(peer_ids: Collection[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ TEXT: Schema = {"type": "string"}
 WHOLE: Schema = {"type": "integer", "minimum": 0}
 NUMBER: Schema = {"type": "number"}
 NULL: Schema = {"type": "null"}
+NOT_NULL: Schema = {"not": {"type": "null"}}
 
 
 def ref(name: str) -> Schema:

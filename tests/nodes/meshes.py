@@ -103,12 +103,13 @@ class TestNode:
         self.wire_versions = tuple(wire_versions)
         self.tunnel = Tunnel() if 2 in wire_versions else None
         head, tokenizer = None, Tokenizer(make_tokenizer(), {2})
-        grammars = Grammars(tokenizer, VOCAB)
+        self.grammars = Grammars(tokenizer, VOCAB)
         if layers[0] == 0:
             dialler = Dialler(relay.ws_url if relay else None, self.key, tls, self.tunnel, prefer)
-            head = Head(self.peer_id, WIDTH, context_length, engine, tokenizer, dialler, VOCAB, grammars=grammars)
+            told = WIDTH, context_length, engine, tokenizer, dialler, VOCAB
+            head = Head(self.peer_id, *told, grammars=self.grammars)
         held = Layers(*layers, num_layers, WIDTH, VOCAB, context_length)
-        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats, grammars)
+        self.api = NodeApi("tiny", held, engine, self.book, head, self.key, max_chats, self.grammars)
         self.server: NodeServer | None = None
         self.bridge: RelayHttpBridge | None = None
         self.endpoint: str | None = None

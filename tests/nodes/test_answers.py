@@ -9,7 +9,7 @@ import torch
 
 from nodes.answers import answer_now, answer_of, json_answer, read_sampled, step_answer
 from nodes.drafts import MAX_DRAFTS
-from nodes.engine import EngineError, StepResult
+from nodes.engine import EngineError, GrammarFailed, NoGrammar, StepResult
 from nodes.sampling import Sampled, TokenLogprobs
 from nodes.sessions import Busy, Missing, Stale
 from relay import headers as names
@@ -75,6 +75,8 @@ def test_what_no_tail_answers_is_refused(body: bytes) -> None:
         (Missing(3), 409, Code.MISSING),
         (Busy("full"), 503, Code.BUSY),
         (EngineError("layers 2–3 failed"), 500, Code.INTERNAL),
+        (NoGrammar("unknown"), 409, Code.NO_GRAMMAR),
+        (GrammarFailed("too complex"), 400, Code.BAD_GRAMMAR),
         (CancelledError(), 503, Code.DRAINING),
         (ZeroDivisionError("ours"), 500, Code.INTERNAL),
     ],

@@ -18,6 +18,7 @@ from nodes.api import _deadline, prove
 from nodes.deadline import Deadline
 from nodes.engine import EngineError
 from nodes.events import Answer, StreamAnswer
+from nodes.grammar import digest_of
 from nodes.sampling import GREEDY
 from relay import headers as names
 from relay import wire
@@ -255,6 +256,29 @@ def test_errors_of_the_engine_have_their_status(mesh: Mesh) -> None:
     assert (failed.status, code_of(failed)) == (500, Code.INTERNAL)
     tail.engine.fail_with = RuntimeError("ours")
     assert ask(tail, replace(request, headers={**request.headers, names.STEP: "7"})).status == 500
+
+
+def test_a_tail_asks_for_a_grammar_that_it_does_not_know_and_nothing_is_touched(mesh: Mesh) -> None:
+    tail, form = mesh.nodes[2], 'start: "the quick"'
+    sampling = replace(GREEDY, grammar=digest_of(form), prompt_tokens=1).to_json()
+    request = step_request(mesh, 2, [3], headers={names.SAMPLING: sampling})
+    asked = ask(tail, request)
+    assert (asked.status, code_of(asked)) == (409, Code.NO_GRAMMAR)
+    assert tail.engine.steps == []
+
+    told = {**request.headers, names.GRAMMAR_BYTES: str(len(form))}
+    answered = ask(tail, replace(request, headers=told, body=request.body + form.encode()))
+    assert (answered.status, tail.engine.steps[0].grammar) == (200, tail.grammars.get(digest_of(form)))
+
+    again = ask(tail, replace(request, headers={**request.headers, names.STEP: "2", names.POSITION: "1"}))
+    assert again.status == 200  # from now on it is known, to other sessions too
+
+
+def test_a_grammar_is_of_the_sampling_that_comes_with_it(mesh: Mesh) -> None:
+    request = step_request(mesh, 2, [3], headers={names.GRAMMAR_BYTES: "3"})
+    answer = ask(mesh.nodes[2], replace(request, body=request.body + b"abc"))
+    assert (answer.status, code_of(answer)) == (400, Code.BAD_REQUEST)
+    assert mesh.nodes[2].engine.steps == []
 
 
 def test_no_more_tokens_are_sampled_than_the_ticket_allows(mesh: Mesh) -> None:

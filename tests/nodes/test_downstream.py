@@ -281,7 +281,13 @@ def test_while_the_relay_rests_it_is_still_the_second_choice() -> None:
     assert len(relay.asked) == 2
 
 
-@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BUSY, wire.Code.BAD_REQUEST, wire.Code.INTERNAL])
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(wire.Code.STALE, wire.Code.BUSY, wire.Code.BAD_REQUEST, wire.Code.INTERNAL),
+        *(wire.Code.NO_GRAMMAR, wire.Code.BAD_GRAMMAR),
+    ],
+)
 def test_what_the_node_itself_refuses_isnt_asked_again(code: wire.Code) -> None:
     relay, direct = FakePath("relay", error(code, "no, thank you")), FakePath("direct")
 

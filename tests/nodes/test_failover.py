@@ -242,7 +242,17 @@ def test_a_hop_that_answers_nonsense_is_left(route: Make) -> None:
     assert made.tracker.asked[0][1].code == "internal"
 
 
-@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BAD_REQUEST])
+def test_a_tail_that_can_hold_no_answer_to_a_form_is_not_waited_for(route: Make) -> None:
+    made = with_spare(route)
+    made.paths[1].spoil = lambda answer: refusal(wire.Code.NO_GRAMMAR)
+    made.tracker.answers = [NotNow("no other holds layers 4–5", 0.0)]
+
+    with pytest.raises(HopFailed, match="no other node could take over: no other holds layers 4–5"):
+        made.generate(PROMPT, 6)
+    assert made.pauses_s == []
+
+
+@pytest.mark.parametrize("code", [wire.Code.STALE, wire.Code.BAD_REQUEST, wire.Code.BAD_GRAMMAR])
 def test_what_another_hop_would_say_too_is_the_end(route: Make, code: wire.Code) -> None:
     made = with_spare(route)
     made.paths[1].spoil = lambda answer: refusal(code)

@@ -94,7 +94,16 @@ def test_two_nodes_answer_a_chat_through_the_relay_with_real_layers(
     assert "Ready: layers 3–5 of " in caplog.text
 
 
-def ask(site: Site) -> list[bytes]:
+PLAIN = {"prompt": "hello", "max_tokens": 4, "temperature": 0}
+SCHEMA = {"type": "array", "items": {"enum": ["the quick brown fox"]}, "minItems": 2, "maxItems": 2}
+HELD = {
+    "messages": [{"role": "user", "content": "hello"}],
+    "max_tokens": 60,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "foxes", "schema": SCHEMA}},
+}
+
+
+def ask(site: Site, fields: dict[str, Any] = PLAIN) -> list[bytes]:
     """A chat through the relay, as the tracker asks it."""
     first, second = site.peer_id(1), site.peer_id(2)
     fingerprint = site.tracker.asked[0][2]["model"]["fingerprint"]
@@ -106,9 +115,9 @@ def ask(site: Site) -> list[bytes]:
         names.ROUTE: encode_route([Hop(second, 3, 6, None, site.relay.address(second), (1, 2))]),
         names.DEADLINE_MS: "20000",
     }
-    body = json.dumps({"prompt": "hello", "max_tokens": 4, "temperature": 0}).encode()
     caller = Caller()
-    request = wire.Request("c1", "POST", "/v1/completions", headers, body, sender=wire.TRACKER)
+    path = "/v1/chat/completions" if "messages" in fields else "/v1/completions"
+    request = wire.Request("c1", "POST", path, headers, json.dumps(fields).encode(), sender=wire.TRACKER)
     site.relay.ask(first, request, caller)  # type: ignore[arg-type]
     assert caller.ended.wait(20)
     return list(parts(b"".join(chunk.data for chunk in caller.answers if isinstance(chunk, wire.Chunk))))
@@ -127,9 +136,13 @@ def test_two_nodes_serve_a_gguf_file_each_reading_its_layers(
     assert facts["fingerprint"] == hashlib.sha256(gguf_path.read_bytes()).hexdigest()
     assert ask(site)[-1] == b"data: [DONE]"
 
+    told = [json.loads(event.removeprefix(b"data: ")) for event in ask(site, HELD)[:-1] if event.startswith(b"data: ")]
+    deltas = [choice["delta"].get("content") or "" for event in told for choice in event.get("choices", ())]
+    assert json.loads("".join(deltas)) == ["the quick brown fox"] * 2, "the tail has the file's tokenizer, too"
+
 
 def test_a_tokenizer_that_isnt_known_is_refused_before_anything_is_converted_unless_one_is_given(
-    start: Start, options: NodeOptions, tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start: Start, site: Site, options: NodeOptions, tiny_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     path = make_gguf(tiny_path, tmp_path / "x.gguf", pre="viking")
@@ -139,6 +152,11 @@ def test_a_tokenizer_that_isnt_known_is_refused_before_anything_is_converted_unl
     start("1", model=str(path), tokenizer=tiny_path)
     start("2", model=str(path), start_layer=3, end_layer=6)
     wait_for_text(caplog, "Ready: layers", 2)
+
+    assert ask(site)[-1] == b"data: [DONE]"
+    assert caplog.text.count("Without a tokenizer this node ends no chat whose answer is of a given form") == 1
+    ask(site, HELD)
+    assert "this node has no tokenizer, so it holds no answer to a form; --tokenizer names one" in caplog.text
 
 
 @pytest.fixture

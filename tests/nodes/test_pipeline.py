@@ -151,6 +151,14 @@ def test_a_chunk_fits_in_a_message(asked: int, width: int, dtype: str, tokens: i
     assert chunk_size(asked, width, dtype) == tokens
 
 
+@pytest.mark.parametrize(
+    ("width", "grammar_bytes", "tokens"),
+    [(576, 65536, 128), (8192, 65536, 60), (8192, 1, 63), (8192, 0, 64), (2**18, 65536, 1)],
+)
+def test_a_chunk_fits_beside_a_grammar(width: int, grammar_bytes: int, tokens: int) -> None:
+    assert chunk_size(128, width, "bfloat16", grammar_bytes=grammar_bytes) == tokens
+
+
 @pytest.mark.parametrize(("header_bytes", "tokens"), [(1000, 128), (6144, 128), (6700, 58), (7160, 1), (7168, 0)])
 def test_the_ids_of_a_chunk_fit_beside_the_ticket_and_the_sampling(header_bytes: int, tokens: int) -> None:
     assert chunk_size(128, 576, "bfloat16", header_bytes) == tokens

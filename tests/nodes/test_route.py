@@ -67,11 +67,13 @@ def test_a_hop_that_was_lost_and_is_given_again_gets_new_connections() -> None:
     before = hop("a", 2, 6)
     before.is_lost = True
     route = Route(SESSION, (0, 2), [before])
+    before.knows_grammar = True
     after = hop("a", 2, 6)
     route.switch(in_epoch(1), (0, 2), [after])
 
     assert route.hops == [after]
     assert not after.is_lost
+    assert after.knows_grammar
 
 
 def test_hops_that_were_left_are_known_with_the_last_epoch_they_were_in() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from nodes.draws import gumbel, nucleus
-from nodes.sampling import GREEDY, Sampling, SamplingError, TokenLogprobs, sample, verify
+from nodes.sampling import GREEDY, Logits, Sampling, SamplingError, TokenLogprobs, sample, verify
 
 LOGITS = torch.log(torch.tensor([0.5, 0.25, 0.15, 0.07, 0.03]))
 
@@ -272,6 +273,67 @@ def test_logits_after_a_draft_that_was_wrong_are_not_looked_at() -> None:
     assert [one.token_id for one in verify(logits, GREEDY, 3, [1, 2, 3, 4], [4])] == [0]
     with pytest.raises(SamplingError, match="not numbers"):
         verify(logits, GREEDY, 3, [1, 2, 3, 0], [0])
+
+
+class Only:
+    """A constraint that allows some tokens, and keeps what it was asked."""
+
+    def __init__(self, *allowed: int) -> None:
+        self._allowed = list(allowed)
+        self.asked: list[list[int]] = []
+        self.best: list[int] = []
+
+    def forbid(self, row: Logits, ids: Sequence[int]) -> None:
+        self.asked.append(list(ids))
+        self.best.append(int(row.argmax()))
+        row[[one for one in range(len(row)) if one not in self._allowed]] = -math.inf
+
+
+HELD = replace(GREEDY, grammar="0f" * 16, prompt_tokens=2)
+
+
+def test_only_what_a_grammar_allows_is_chosen() -> None:
+    assert verify(LOGITS.unsqueeze(0), HELD, 3, [7, 7, 1], (), Only(2, 4))[0].token_id == 2
+    warm_ones = (
+        verify(LOGITS.unsqueeze(0), replace(HELD, temperature=2.0), at, [], (), Only(2, 4)) for at in range(40)
+    )
+    assert {one.token_id for [one] in warm_ones} == {2, 4}
+
+
+def test_a_grammar_comes_after_penalties_and_biases_and_before_what_narrows_the_choice() -> None:
+    only = Only(3, 4)
+    changed = replace(HELD, logit_bias=((1, 100.0),), frequency_penalty=2.0, temperature=1.0, top_k=1, min_p=1.0)
+
+    assert verify(LOGITS.unsqueeze(0), changed, 4, [7, 7, 3, 3], (), only)[0].token_id == 4
+    assert only.best == [1]
+
+
+def test_a_grammar_looks_at_the_answer_alone_and_after_each_draft() -> None:
+    only = Only(1)
+    found = verify(torch.stack([LOGITS] * 3), HELD, 4, [7, 7, 3, 3, 1, 0], [1, 0], only)
+
+    assert [one.token_id for one in found] == [1, 1]
+    assert only.asked == [[3, 3], [3, 3, 1]]
+
+
+def test_log_probabilities_are_the_models_own_also_of_what_a_grammar_has_chosen() -> None:
+    [sampled] = verify(LOGITS.unsqueeze(0), replace(HELD, top_logprobs=1), 2, [7, 7], (), Only(4))
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.logprob == pytest.approx(math.log(0.03), abs=1e-6)
+    assert [token_id for token_id, _ in sampled.logprobs.top] == [0]
+
+
+def test_what_the_model_thinks_impossible_is_not_chosen_because_nothing_else_is_allowed() -> None:
+    with pytest.raises(SamplingError, match="thinks nothing possible"):
+        verify(torch.tensor([[0.0, -math.inf]]), HELD, 2, [7, 7], (), Only(1))
+
+
+@pytest.mark.parametrize("digest", ["0F" * 16, "0f" * 15, "x" * 32, 7, None])
+def test_a_grammar_is_named_by_its_digest(digest: object) -> None:
+    assert Sampling.from_json(HELD.to_json()) == HELD
+    with pytest.raises(SamplingError, match="grammar must be 32 hex digits") as error:
+        Sampling.from_json(json.dumps({"temperature": 0, "top_p": 1, "seed": 0, "grammar": digest}))
+    assert error.value.param == "grammar"
 
 
 DRAWS = [42153, 1935, 42692, 49894, 26828, 24805, 952, 43220, 43552, 40077, 17536, 46811]

@@ -9,6 +9,7 @@ import torch
 
 from nodes import activations
 from nodes.engine import Step
+from nodes.grammar import MAX_GRAMMAR_BYTES, digest_of
 from nodes.sampling import Sampling
 from nodes.steps import Layers, StepHeaders, integer
 from relay import headers as names
@@ -147,6 +148,55 @@ def test_nothing_is_allocated_for_a_shape_that_the_body_hasnt(monkeypatch: pytes
         StepHeaders.read(headers(shape=f"1,{2**30},{2**20}", tokens=None, sampling=None, end_layer="5")).for_engine(
             b"123", wide
         )
+
+
+FORM = 'start: "é"'
+TEXT = FORM.encode()
+HELD = replace(SAMPLING, grammar=digest_of(FORM), prompt_tokens=2).to_json()
+BODY = activations.encode(HIDDEN, "bfloat16")
+
+
+def with_grammar(body: bytes = BODY + TEXT, num_bytes: int = len(TEXT), sampling: str = HELD) -> str | None:
+    told = headers(grammar_bytes=str(num_bytes), sampling=sampling)
+    return StepHeaders.read(told).grammar_text(body)
+
+
+def test_a_grammars_text_comes_after_the_activations() -> None:
+    assert with_grammar() == FORM
+    step = read(BODY + TEXT, grammar_bytes=str(len(TEXT)), sampling=HELD)
+    assert step.hidden is not None
+    assert torch.equal(step.hidden, HIDDEN)
+    assert step.sampling is not None
+    assert (step.sampling.grammar, step.grammar) == (digest_of(FORM), None)
+
+
+def test_a_step_may_name_a_grammar_without_bringing_it() -> None:
+    assert StepHeaders.read(headers(sampling=HELD)).grammar_text(BODY) is None
+    assert read(sampling=HELD).sampling == Sampling.from_json(HELD)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"num_bytes": len(BODY + TEXT) + 1},
+        {"body": b"x" * (MAX_GRAMMAR_BYTES + 100), "num_bytes": MAX_GRAMMAR_BYTES + 1},
+        {"num_bytes": 2},  # the last byte of é and what follows it
+        {"body": BODY + FORM.encode("utf-16")},
+        {"sampling": SAMPLING.to_json()},
+        {"sampling": replace(SAMPLING, grammar=digest_of("another")).to_json()},
+    ],
+)
+def test_a_grammar_that_the_sampling_does_not_name_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(WireError) as error:
+        with_grammar(**given)
+    assert error.value.code == Code.BAD_REQUEST
+
+
+def test_activations_and_text_fill_the_body() -> None:
+    with pytest.raises(WireError, match="and the body don't fit"):
+        read(BODY + TEXT, grammar_bytes=str(len(TEXT) - 1), sampling=HELD)
+    with pytest.raises(WireError, match="and the body don't fit"):
+        read(BODY, grammar_bytes="9999", sampling=HELD)
 
 
 def test_a_number_may_have_a_default() -> None:

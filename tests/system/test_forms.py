@@ -21,7 +21,7 @@ MODEL = "smollm-formed"
 ANIMALS = ["cat", "dog", "owl", "fox", "bee", "cow", "elk", "hen", "ant", "bat"]
 PROMPTS = [text % animal for animal in ANIMALS for text in ("Describe the %s.", "What do you know of the %s?")]
 NUM_TOKENS = 200
-PARALLEL = 10  # of which a node works many in one step
+PARALLEL = 6  # a head takes 8 chats at once
 
 
 class Home(BaseModel):

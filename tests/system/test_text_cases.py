@@ -7,6 +7,7 @@ is written for it (tests/nodes/scripted.py), over two nodes that nobody can reac
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.lab import rawhttp
 from tests.lab.faultproxy import DOWN, FaultProxy
 from tests.lab.processes import free_port
 from tests.lab.site import Site
-from tests.nodes.scripted import make_scripted_llama
+from tests.nodes.models import change
+from tests.nodes.scripted import TEMPLATE, make_scripted_llama
 from tests.system.asking import ALL, CHAT, COMPLETIONS, ENDPOINTS, RAW, Got, Way, text_of
 
 MODEL = "scripted"
@@ -34,6 +36,7 @@ ALPHABET = "".join(f"{letter}{number} " for number, letter in enumerate("abcdefg
 TEXTS = {"U": FAMILY, "F": FOX, "A": ALPHABET}
 DEFAULT_TOKENS = 16  # of /v1/completions
 
+NAMED_TEMPLATES = [{"name": "other", "template": "nothing"}, {"name": "default", "template": TEMPLATE}]
 LEAKS = ("Traceback", "Exception", "ValueError", "TypeError", "pydantic", "tracker.", "nodes.", "site-packages", ".py")
 
 Body = dict[str, Any]
@@ -253,6 +256,41 @@ def test_t5_each_parameter_acts_and_none_stays_for_the_next_request(mesh: Site, 
     assert says(**hot) == one
     assert says(stop="d3") == greedy[: greedy.index("d3")]
     assert says() == greedy
+
+
+@pytest.fixture(scope="module")
+def untemplated(site: Site, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Three models on a node each: without a chat template, with one in a file of its own, with named ones."""
+    folders = tmp_path_factory.mktemp("templates")
+    in_config: dict[str, Body] = {"no-template": {}, "in-a-file": {}, "named": {"chat_template": NAMED_TEMPLATES}}
+    for name, fields in in_config.items():
+        shutil.copytree(folder, folders / name, ignore=shutil.ignore_patterns("chat_template.jinja"))
+        change(folders / name / "tokenizer_config.json", **fields)
+    (folders / "in-a-file" / "chat_template.jinja").write_text(TEMPLATE)
+    nodes = [site.start_node(f"{MODEL}-{name}", folders / name, "0:4") for name in in_config]
+    with site.serving("no-template", nodes):
+        yield site
+
+
+@pytest.mark.parametrize("way", ALL)
+def test_t9_a_model_without_a_chat_template_refuses_chats_with_a_hint_and_completes(
+    untemplated: Site, way: Way
+) -> None:
+    body = {"model": "no-template", "temperature": 0, "max_tokens": 40}
+    refused = way(untemplated, CHAT, body | {"messages": [{"role": "user", "content": "F"}]})
+    assert (refused.status, refused.error["code"], refused.error["param"]) == (400, "chat_template_missing", "messages")
+    assert "chat_template.jinja" in refused.error["message"]
+    assert "/v1/completions" in refused.error["message"]
+    assert way(untemplated, COMPLETIONS, body | {"prompt": "F"}).text == FOX
+
+
+@pytest.mark.parametrize("model", ["in-a-file", "named"])
+def test_t9_a_template_is_found_in_a_file_of_its_own_and_the_default_among_named_ones(
+    untemplated: Site, model: str
+) -> None:
+    untemplated.wait_for_model(model)
+    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": "F"}]}
+    assert [way(untemplated, CHAT, body).text for way in ALL] == [FOX] * len(ALL)
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

@@ -35,6 +35,23 @@ async def test_a_relay_that_cannot_pass_the_question_on_says_nothing_of_the_head
     assert await loss_by(unreachable) is Loss.GONE
 
 
+async def test_a_head_speaks_of_its_faults_without_its_insides_and_only_in_codes_of_its_own() -> None:
+    said = wire.error_response("1", Code.INTERNAL, "torch.OutOfMemoryError: at /home/me/mesh/shard.py: no room")
+
+    async def call(request: wire.Request) -> AsyncGenerator[wire.Answer, None]:
+        yield said
+
+    with pytest.raises(HeadFailed) as failed:
+        await anext(listen(call, ASKED, Clock(10, 5)))
+    assert failed.value.error.message == "at …: no room"
+
+    body = b'{"error": {"code": "invalid_api_key", "message": "who are you?"}}'
+    said = wire.Response("1", 400, {}, body)
+    with pytest.raises(ApiError) as refused:
+        await anext(listen(call, ASKED, Clock(10, 5)))
+    assert refused.value.code == Code.BAD_ANSWER
+
+
 async def test_a_chat_ends_a_moment_before_its_process_does() -> None:
     head, stops_at = FakeHead(sse(said("Hel", [11])), asyncio.Event()), time.monotonic() + LAST_WORDS_S + 0.2
     events = listen(head, ASKED, Clock(10, 5, lambda: stops_at))

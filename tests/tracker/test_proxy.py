@@ -416,6 +416,21 @@ def test_an_error_in_the_middle_is_told_in_the_stream(begin: Begin) -> None:
     assert (row().state, row().error_message) == (ChatSession.State.FAILED, "layers 6–11 failed")
 
 
+def test_a_fault_of_ours_in_the_middle_is_told_in_the_stream_and_not_what_it_was(begin: Begin) -> None:
+    class Broken(FakeHead):
+        async def __call__(self, request: wire.Request) -> Any:
+            async for item in super().__call__(request):
+                if isinstance(item, wire.End):
+                    raise KeyError("/srv/meshnet/tracker/heads.py")
+                yield item
+
+    text, error, end = stream(begin(Broken(sse(said("a", [7])))))
+    assert text["choices"][0]["delta"]["content"] == "a"
+    assert (error["error"]["code"], end) == ("internal_error", "data: [DONE]")
+    assert "KeyError" not in error["error"]["message"]
+    assert (row().state, row().error_code) == (ChatSession.State.FAILED, "internal_error")
+
+
 def test_an_error_in_the_middle_fails_an_unstreamed_chat(begin: Begin) -> None:
     with pytest.raises(ApiError) as error:
         whole(begin(FakeHead(sse(said("a", [7]), {"error": {"code": "busy", "message": "no room"}}))))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
 from django.test import AsyncClient
+from django.utils import timezone
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -74,7 +76,7 @@ BODIES = st.one_of(
 
 @pytest.fixture
 def node(make_node: MakeNode) -> Node:
-    return make_node("only")
+    return make_node("only", lease_until=timezone.now() + timedelta(hours=1))
 
 
 @async_to_sync
@@ -94,7 +96,7 @@ def answer(request: wire.Request) -> list[wire.Answer]:
     return streams(HELLO if request.path == CHAT else TEXT)(request)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(BODIES)
 @example((CHAT, encoded(ASKED)))
 @example((CHAT, encoded(ASKED | {"stream": True, "n": 2, "stream_options": {"include_usage": True}})))
@@ -110,7 +112,9 @@ def test_no_body_is_answered_with_anything_but_the_documents_shapes(
     if status != 200:
         fields = json.loads(got)
         ERROR.validate(fields)
-        assert CODES[fields["error"]["code"]].status == status < 500
+        code = fields["error"]["code"]
+        assert CODES[code].status == status
+        assert status < 500 or code == "deadline_exceeded"  # a tenth of a second may be asked for
         return
     is_streamed = content_type.startswith("text/event-stream")
     assert not is_streamed or got.endswith(b"data: [DONE]\n\n")

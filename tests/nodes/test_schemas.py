@@ -100,11 +100,14 @@ LEAVES = st.one_of(
 def larger(smaller: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     several = st.lists(smaller, min_size=1, max_size=3)
     length = {"minItems": st.integers(0, 2), "maxItems": st.integers(2, 3), "prefixItems": several}
-    named = {"properties": st.dictionaries(NAMES, smaller, max_size=3)}
+    an_object: dict[str, st.SearchStrategy[Any]] = {
+        "type": st.just("object"),
+        "properties": st.dictionaries(NAMES, smaller, max_size=3),
+    }
     required = {"required": st.lists(NAMES, unique=True), "additionalProperties": smaller | st.just(False)}
     return st.one_of(
         st.fixed_dictionaries({"type": st.just("array"), "items": smaller}, optional=length),
-        st.fixed_dictionaries({"type": st.just("object")} | named, optional=required),
+        st.fixed_dictionaries(an_object, optional=required),
         st.builds(lambda word, choices: {word: choices}, st.sampled_from(["anyOf", "allOf", "oneOf"]), several),
     )
 

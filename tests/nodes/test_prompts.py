@@ -40,6 +40,21 @@ def test_a_template_that_knows_functions_is_given_them() -> None:
     assert "You can call" not in written
 
 
+def test_the_prompt_has_the_tokens_that_transformers_makes_of_it() -> None:
+    tokenizer = tokenizer_with(TAGS)
+    ids = tokenizer.backend.apply_chat_template([HELLO], TOOLS, add_generation_prompt=True, tokenize=True)["input_ids"]
+    assert tokenizer.chat_prompt([HELLO], TOOLS) == ids
+    assert ids.count(tokenizer.backend.bos_token_id) == 1
+
+
+def test_the_template_of_several_that_is_for_functions_is_taken_for_them() -> None:
+    tokenizer = tokenizer_with(PLAIN)
+    tokenizer.backend.chat_template = {"default": PLAIN, "tool_use": LIST}
+    assert tokenizer.markup.begin == "[TOOL_CALLS] ["
+    assert "[AVAILABLE_TOOLS]" in prompt(tokenizer, [HELLO], TOOLS)
+    assert prompt(tokenizer, [HELLO]) == prompt(tokenizer_with(PLAIN), [HELLO])
+
+
 def test_calls_of_earlier_turns_are_given_with_their_arguments_read() -> None:
     written = prompt(tokenizer_with(TAGS), TURN, TOOLS)
     assert '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>' in written

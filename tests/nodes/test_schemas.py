@@ -5,7 +5,10 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from nodes.grammar import GrammarError
 from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema, reason_of
 from nodes.text import Tokenizer
 from tests.nodes.models import make_tokenizer
@@ -76,6 +79,47 @@ def test_whatever_comes_satisfies_the_schema(walker: Walker, schema: Any) -> Non
 
     assert ended
     for text in ended:
+        jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
+
+
+NAMES = st.sampled_from(["a", "b", "title", "é"])
+NUMBERS = {name: st.integers(-20, 200) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")}
+LEAVES = st.one_of(
+    st.sampled_from([True, {}, {"type": "null"}, {"type": ["boolean", "null"]}]),
+    st.fixed_dictionaries({"type": st.sampled_from(["integer", "number"])}, optional=NUMBERS),
+    st.fixed_dictionaries(
+        {"type": st.just("string")},
+        optional={"minLength": st.integers(0, 3), "maxLength": st.integers(3, 6), "pattern": st.just("^[a-c]+$")},
+    ),
+    st.builds(
+        lambda values: {"enum": values}, st.lists(st.sampled_from([1, "a", None, "é\n", {"x": [1]}]), min_size=1)
+    ),
+)
+
+
+def larger(smaller: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    several = st.lists(smaller, min_size=1, max_size=3)
+    length = {"minItems": st.integers(0, 2), "maxItems": st.integers(2, 3), "prefixItems": several}
+    an_object: dict[str, st.SearchStrategy[Any]] = {
+        "type": st.just("object"),
+        "properties": st.dictionaries(NAMES, smaller, max_size=3),
+    }
+    required = {"required": st.lists(NAMES, unique=True), "additionalProperties": smaller | st.just(False)}
+    return st.one_of(
+        st.fixed_dictionaries({"type": st.just("array"), "items": smaller}, optional=length),
+        st.fixed_dictionaries(an_object, optional=required),
+        st.builds(lambda word, choices: {word: choices}, st.sampled_from(["anyOf", "allOf", "oneOf"]), several),
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.recursive(LEAVES, larger, max_leaves=6), st.integers(0, 100))
+def test_a_schema_is_kept_or_refused_whatever_it_is_put_together_from(walker: Walker, schema: Any, seed: int) -> None:
+    try:
+        text = walker.text(grammar(schema), seed, max_tokens=120)
+    except GrammarError:
+        return
+    if text is not None:
         jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
 
 

@@ -63,3 +63,6 @@ def test_a_chat_waits_for_its_only_head_to_be_started_again_and_goes_on(patient_
     assert failover["replayed_tokens"] > 0
     assert failover["replay_compute_ms"] > 0
     assert failover["resume_ms"] > 0
+    worked = 2 * (expected.usage["total_tokens"] - 1)  # in each layer, of two chats; what was done again adds nothing
+    given = "SELECT node_name, sessions, tokens, token_layers FROM tracker_contribution ORDER BY node_name"
+    assert site.rows(given) == [("head", 2, worked, 4 * worked), ("tail", 2, worked, 3 * worked)]

@@ -206,7 +206,7 @@ def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
 
 def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
     """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
-    models = LanguageModel.objects.for_key(api_key)
+    models = LanguageModel.objects.for_key(api_key.pk if api_key else None)
     model = None if "\0" in name else models.filter(name=name).first()  # PostgreSQL refuses NUL
     if model is None:
         is_scoped = api_key is not None and api_key.allowed_models.exists()

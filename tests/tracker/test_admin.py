@@ -348,4 +348,4 @@ def test_a_model_is_not_deleted_while_a_key_names_it_alone(
     assert LanguageModel.objects.count() == 2, "without it the key would open every model"
     key.allowed_models.add(other)
     operator.post(url(LanguageModel, model.pk, "delete"), {"post": "yes"})
-    assert [model.name for model in LanguageModel.objects.for_key(key)] == ["other"]
+    assert [model.name for model in LanguageModel.objects.for_key(key.pk)] == ["other"]

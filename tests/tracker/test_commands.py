@@ -34,7 +34,7 @@ def test_an_api_key_is_made_with_its_limits_and_models() -> None:
     run("createapikey", "x", "--model", "a", "--model", "b", *limits, "--max-concurrent", "2", "--expires", "7d")
     key = ApiKey.objects.get()
     assert list(key.limits().values()) == [60, 9000, 100000, 2]
-    assert [model.name for model in LanguageModel.objects.for_key(key)] == ["a", "b"]
+    assert [model.name for model in LanguageModel.objects.for_key(key.pk)] == ["a", "b"]
     assert key.expires is not None
     assert timedelta(days=6) < key.expires - timezone.now() <= timedelta(days=7)
 

@@ -212,7 +212,7 @@ def test_a_key_asks_only_the_models_that_it_names(key: ApiKey) -> None:
     other = LanguageModel.objects.create(name="other")
     begin(key)
     key.allowed_models.add(other)
-    assert [model.name for model in LanguageModel.objects.for_key(key)] == ["other"]
+    assert [model.name for model in LanguageModel.objects.for_key(key.pk)] == ["other"]
     messages = {refused(key, model=name).message.replace(name, "…") for name in ("tiny", "none")}
     assert messages == {
         "The model '…' does not exist here, or this API key may not ask it. "

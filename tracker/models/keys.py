@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import F, Q
@@ -12,9 +12,7 @@ from django.utils import timezone
 from tracker import credentials
 from tracker.credentials import Credential, Kind
 from tracker.limits import LIMITS, Limit
-
-if TYPE_CHECKING:
-    from tracker.models.languages import LanguageModel
+from tracker.models.languages import LanguageModel
 
 _NOBODY = credentials.hash_secret("")  # compared with when no row has the key id, so that both answers take as long
 
@@ -91,7 +89,7 @@ class ApiKey(CredentialRow):
     kind = Kind.API
 
     allowed_models: models.ManyToManyField[LanguageModel, models.Model] = models.ManyToManyField(
-        "LanguageModel", blank=True, related_name="api_keys", help_text="What may be asked with it. None chosen: all."
+        LanguageModel, blank=True, related_name="api_keys", help_text="What may be asked with it. None chosen: all."
     )
     requests_per_minute = models.PositiveIntegerField(
         null=True, blank=True, help_text="Requests that may begin within any minute. Empty: any number."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -10,9 +10,6 @@ from django.db.models import Exists, Q, QuerySet
 from django.utils import timezone
 
 from relay.headers import DTYPE_BYTES, most_tokens
-
-if TYPE_CHECKING:
-    from tracker.models.keys import ApiKey
 
 MAX_LAYERS = 1024
 MODEL_NAME = RegexValidator(
@@ -22,11 +19,11 @@ MODEL_NAME = RegexValidator(
 
 
 class LanguageModelQuerySet(QuerySet["LanguageModel"]):
-    def for_key(self, key: ApiKey | None) -> LanguageModelQuerySet:
-        """Those that may be asked with it; all where it names none, and where no key is required."""
-        if key is None:
+    def for_key(self, key_id: int | None) -> LanguageModelQuerySet:
+        """Those that may be asked with an API key; all where it names none, and where no key is required."""
+        if key_id is None:
             return self
-        named = key.allowed_models.all()
+        named = LanguageModel.objects.filter(api_keys=key_id)
         return self.filter(Q(pk__in=named.values("pk")) | ~Exists(named))
 
 

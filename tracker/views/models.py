@@ -37,7 +37,11 @@ def openai_view(view: View) -> View:
 def model_list(request: HttpRequest) -> HttpResponse:
     require_method(request, "GET")
     api_key, now = authenticate_api_key(request), timezone.now()
-    served = [model for model in LanguageModel.objects.for_key(api_key) if epochs.route_problem(model, now) is None]
+    served = [
+        model
+        for model in LanguageModel.objects.for_key(api_key.pk if api_key else None)
+        if epochs.route_problem(model, now) is None
+    ]
     return JsonResponse({"object": "list", "data": [_entry(model) for model in served]})
 
 

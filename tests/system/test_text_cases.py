@@ -321,15 +321,17 @@ def test_a_token_reaches_the_client_before_the_next_is_made(mesh: Site, tail: Fa
     pieces = ["The q", "uick ", "brown", " fox ", "jumps"]
     held = [tail.hold("", lambda message: b"token_ids" in message, DOWN) for _ in range(len(pieces) + 1)]
     body = Case("", "F", Refused("")).body(path) | {"stream": True}
-    try:
-        with rawhttp.ask(mesh.local_url, path, body, mesh.headers) as answer:
-            events = (json.loads(block[6:]) for block in answer.blocks() if not block.startswith(":"))
-            for number, piece in enumerate(pieces):
-                held[number].wait(20)
-                held[number].release()
-                assert text_of(next(events)["choices"][0], "delta") == piece
-    finally:
-        tail.heal("")  # the client has left: what is still held is for nobody
+    with rawhttp.ask(mesh.local_url, path, body, mesh.headers) as answer:
+        blocks = (block for block in answer.blocks() if not block.startswith(":"))
+        for hold, piece in zip(held, pieces, strict=False):
+            hold.wait(20)
+            hold.release()
+            assert text_of(json.loads(next(blocks)[6:])["choices"][0], "delta") == piece
+        held[-1].wait(20)
+        held[-1].release()
+        tail.heal("")
+        *_, done = blocks
+        assert done == "data: [DONE]"
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)

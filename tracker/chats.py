@@ -1,8 +1,7 @@
-"""A chat's beginning and end in the database: its route, its ticket, its row. Synchronous; the stream is proxy.py's.
+"""A chat's beginning: its route, its ticket, its row in the database. Synchronous; the stream is proxy.py's.
 
-Each choice that a client asks for is a chat, a session of its own.
-
-Nothing here runs between the first byte of an answer and the last.
+Each choice that a client asks for is a chat, a session of its own. How it ends is endings.py's: the database is used
+before the first byte of an answer and after the last, and never in between.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from django.conf import settings
 from django.db import transaction
 
 from relay import wire
-from tracker import accusations, contributions, epochs, metering, news, orders, reports, usage
+from tracker import epochs, metering, news, orders
 from tracker.answers import Answer, Completion, Form
 from tracker.epochs import Hops
 from tracker.errors import ApiError
 from tracker.heads import HeadCall
 from tracker.limits import Wanted
-from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, SessionHop
+from tracker.models import ApiKey, ChatSession, LanguageModel, SessionHop
 from tracker.openai import ChatRequest, CompletionRequest
 from tracker.words import layers_in_words
 
@@ -63,16 +62,6 @@ class Chat:
     deadline_s: float
     started: datetime
     resume_ms: dict[int, float] = field(default_factory=dict)  # by epoch: from the loss of a head to the next token
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a chat ended. Whoever ends it says so; what ends in no such way is a fault of ours."""
-
-    state: str = ChatSession.State.FAILED
-    ttft_ms: float | None = None
-    error_code: str = "internal_error"
-    error_message: str = ""
 
 
 def begin(
@@ -167,41 +156,6 @@ def _chat(session: ChatSession, hops: Hops, request: wire.Request, completion: C
         deadline_s=deadline_s,
         started=session.started,
     )
-
-
-def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
-    """Writes how it ended, and what was used."""
-    news.end(chat.session_pk)
-    answer, end = chat.answer, _end_of(chat.answer, outcome, now)
-    with transaction.atomic():
-        for session in usage.lock(ChatSession.objects.filter(completion_id=answer.completion.completion_id)):
-            if session.pk == chat.session_pk:
-                usage.count_end(session, end)
-        ChatSession.objects.filter(pk=chat.session_pk).update(**end)
-    with transaction.atomic():
-        hops = reports.write(chat.session_pk, answer)
-        contributions.count(hops, answer, now)
-    if outcome.state == ChatSession.State.DONE:
-        accusations.carried(hops, now)
-    for epoch, resume_ms in chat.resume_ms.items():
-        Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
-
-
-def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
-    """What its row then says."""
-    hops = answer.report.all_hops if answer.report else None
-    return {
-        "state": outcome.state,
-        "ended": now,
-        "finish_reason": answer.finish_reason or "",
-        "prompt_tokens": answer.prompt_tokens if answer.report or answer.prompt_ids else None,
-        "completion_tokens": answer.completion_tokens,
-        "drafted_tokens": None if hops is None else sum(hop.drafted for hop in hops),
-        "accepted_tokens": None if hops is None else sum(hop.accepted for hop in hops),
-        "ttft_ms": outcome.ttft_ms,
-        "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
-        "error_message": outcome.error_message[:2000],
-    }
 
 
 def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:

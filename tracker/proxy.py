@@ -15,10 +15,11 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from tracker import answers, chats, failover, merging, reports
+from tracker import answers, endings, failover, merging, reports
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
-from tracker.chats import Chat, Outcome
+from tracker.chats import Chat
+from tracker.endings import Outcome
 from tracker.errors import ApiError, of_status, told
 from tracker.events import Delta, Event, Keepalive, Report
 from tracker.listening import Clock
@@ -109,4 +110,4 @@ async def abandon(begun: Sequence[Chat]) -> None:
 
 
 async def _write_end(chat: Chat, outcome: Outcome) -> None:
-    await in_thread(chats.finish, chat, outcome, timezone.now())
+    await in_thread(endings.finish, chat, outcome, timezone.now())

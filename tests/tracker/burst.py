@@ -22,8 +22,8 @@ from django.core.management import call_command  # noqa: E402
 from django.db import connection  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
-from tracker import answers, chats, credentials  # noqa: E402
-from tracker.chats import Outcome  # noqa: E402
+from tracker import answers, chats, credentials, endings  # noqa: E402
+from tracker.endings import Outcome  # noqa: E402
 from tracker.errors import ApiError  # noqa: E402
 from tracker.models import ApiKey, ChatSession, LanguageModel, Node, Shard, Usage  # noqa: E402
 from tracker.openai import read_chat  # noqa: E402
@@ -75,7 +75,7 @@ def is_let_in(key: ApiKey) -> bool:
             raise
         return False
     if key.label == "ends":
-        chats.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
+        endings.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
     return True
 
 

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from tests.tracker.conftest import MakeNode
 from tests.tracker.sessions import begin_chat, begin_session
-from tracker import accusations, chats
+from tracker import accusations, endings
 from tracker.breaker import State
-from tracker.chats import Outcome
+from tracker.endings import Outcome
 from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, JoinToken, Node
 
@@ -104,7 +104,7 @@ def test_a_session_that_an_accused_node_carried_to_its_end_puts_it_right(
 ) -> None:
     chat = begin_chat()
     accuse(join_token("one"))
-    chats.finish(chat, Outcome(ended), NOW + timedelta(seconds=1))
+    endings.finish(chat, Outcome(ended), NOW + timedelta(seconds=1))
     is_done = ended == ChatSession.State.DONE
     assert accuse(join_token("other"), seconds=2) is not is_done
 
@@ -113,15 +113,15 @@ def test_a_session_that_an_accused_node_carried_to_its_end_puts_it_right(
 def test_the_end_of_a_session_puts_right_only_who_is_accused_now(
     node: Node, accuse: Callable[..., bool], seconds: int
 ) -> None:
-    chats.finish(begin_chat(), Outcome(ChatSession.State.DONE), NOW)
+    endings.finish(begin_chat(), Outcome(ChatSession.State.DONE), NOW)
     node.refresh_from_db()
     assert node.cleared is None
     chat, end = begin_chat(), NOW + timedelta(seconds=seconds)
     accuse(join_token("one"))
-    chats.finish(chat, Outcome(ChatSession.State.DONE), end)
+    endings.finish(chat, Outcome(ChatSession.State.DONE), end)
     node.refresh_from_db()
     assert node.cleared == (end if seconds == 1 else None)
-    chats.finish(begin_chat(), Outcome(ChatSession.State.DONE), end + timedelta(seconds=1))
+    endings.finish(begin_chat(), Outcome(ChatSession.State.DONE), end + timedelta(seconds=1))
     node.refresh_from_db()
     assert node.cleared == (end if seconds == 1 else None), "once is enough"
 
@@ -146,13 +146,13 @@ def test_only_one_session_at_a_time_tries_it(node: Node) -> None:
     chat = begin_chat()
     with pytest.raises(ApiError, match="node shaky is being tried by one session after it failed: it said nothing"):
         begin_chat()
-    chats.finish(chat, Outcome(ChatSession.State.CANCELLED), timezone.now())
+    endings.finish(chat, Outcome(ChatSession.State.CANCELLED), timezone.now())
     begin_chat()
 
 
 def test_a_session_that_it_carried_to_its_end_clears_it(node: Node) -> None:
     Node.objects.update(breaker_until=timezone.now(), breaker_openings=3, breaker_reason="it said nothing")
-    chats.finish(begin_chat(), Outcome(ChatSession.State.DONE), timezone.now())
+    endings.finish(begin_chat(), Outcome(ChatSession.State.DONE), timezone.now())
     node.refresh_from_db()
     assert (node.breaker_until, node.breaker_openings, node.breaker_reason) == (None, 0, "")
 
@@ -160,7 +160,7 @@ def test_a_session_that_it_carried_to_its_end_clears_it(node: Node) -> None:
 @pytest.mark.parametrize("ended", [ChatSession.State.CANCELLED, ChatSession.State.FAILED])
 def test_a_session_that_ended_otherwise_clears_nobody(node: Node, ended: str) -> None:
     Node.objects.update(breaker_until=timezone.now(), breaker_openings=3)
-    chats.finish(begin_chat(), Outcome(ended), timezone.now())
+    endings.finish(begin_chat(), Outcome(ended), timezone.now())
     node.refresh_from_db()
     assert node.breaker_openings == 3
 

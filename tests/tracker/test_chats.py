@@ -17,9 +17,10 @@ from relay import headers, wire
 from tests.tracker.conftest import FINGERPRINT, MakeNode
 from tests.tracker.sessions import begin_chat as begin
 from tests.tracker.sessions import begin_chats
-from tracker import answers, chats
+from tracker import answers, chats, endings
 from tracker.candidates import loaded
-from tracker.chats import Chat, Outcome
+from tracker.chats import Chat
+from tracker.endings import Outcome
 from tracker.errors import ApiError
 from tracker.models import ChatSession, LanguageModel, Node
 from tracker.openai import read_completion
@@ -329,6 +330,6 @@ def test_sessions_that_were_lost_weigh_nothing(make_node: MakeNode, connect: Con
 
 
 def test_an_end_that_nobody_explained_is_a_failure(pair: tuple[Node, Node]) -> None:
-    chats.finish(begin(), Outcome(), timezone.now())
+    endings.finish(begin(), Outcome(), timezone.now())
     session = ChatSession.objects.get()
     assert (session.state, session.error_code) == (ChatSession.State.FAILED, "internal_error")

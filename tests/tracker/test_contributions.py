@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from tests.tracker.conftest import MakeNode
 from tests.tracker.sessions import begin_chat
-from tracker import answers, chats, contributions, epochs
+from tracker import answers, contributions, endings, epochs
 from tracker.answers import Answer, Completion
-from tracker.chats import Chat, Outcome
+from tracker.chats import Chat
 from tracker.contributions import Work, had_by_client, work_of
+from tracker.endings import Outcome
 from tracker.events import Delta, HopReport, Report
 from tracker.models import ChatSession, Contribution, Failover, JoinToken, Node, SessionHop
 from tracker.routing import RouteElement
@@ -83,7 +84,7 @@ def end(chat: Chat, report: Report | None, num_ids: int = 4, state: str = ChatSe
     if num_ids:
         chat.answer.add(Delta("text", ids=tuple(range(num_ids)), prompt_ids=PROMPT))
     chat.answer.report = report
-    chats.finish(chat, Outcome(state), NOW)
+    endings.finish(chat, Outcome(state), NOW)
 
 
 def rows() -> Rows:

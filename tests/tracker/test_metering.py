@@ -12,8 +12,9 @@ from django.utils import timezone
 
 from tests.tracker.conftest import MakeNode
 from tests.tracker.sessions import begin_chat
-from tracker import chats, metering
-from tracker.chats import Chat, Outcome
+from tracker import endings, metering
+from tracker.chats import Chat
+from tracker.endings import Outcome
 from tracker.errors import ApiError
 from tracker.events import Report
 from tracker.models import ApiKey, ChatSession, LanguageModel, Node, Usage
@@ -45,7 +46,7 @@ def begin(key: ApiKey, after_s: float = 0, **fields: Any) -> Chat:
 
 def end(chat: Chat, prompt_tokens: int, completion_tokens: int, state: str = ChatSession.State.DONE) -> None:
     chat.answer.report = Report(prompt_tokens, completion_tokens, ())
-    chats.finish(chat, Outcome(state), NOW)
+    endings.finish(chat, Outcome(state), NOW)
 
 
 def refused(key: ApiKey, after_s: float = 0, **fields: Any) -> ApiError:

@@ -9,8 +9,9 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from tests.tracker.conftest import MakeNode
-from tracker import answers, chats, news
-from tracker.chats import Chat, Outcome
+from tracker import answers, chats, endings, news
+from tracker.chats import Chat
+from tracker.endings import Outcome
 from tracker.models import ChatSession, Node
 from tracker.models.sessions import LOST_AFTER
 from tracker.openai import read_chat
@@ -64,7 +65,7 @@ def test_where_nothing_runs_the_database_is_left_alone(
 
 
 def test_a_chat_that_has_ended_gets_no_news(chat: Chat) -> None:
-    chats.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
+    endings.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
     ended_with = ChatSession.objects.get().last_news
     assert news.give(timezone.now() + LATER) == 0
     assert ChatSession.objects.get().last_news == ended_with

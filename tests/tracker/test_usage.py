@@ -11,9 +11,10 @@ from django.utils import timezone
 
 from tests.tracker.conftest import MakeNode
 from tests.tracker.sessions import begin_chat
-from tracker import chats, ticking, usage
-from tracker.chats import Chat, Outcome
+from tracker import endings, ticking, usage
+from tracker.chats import Chat
 from tracker.credentials import Credential
+from tracker.endings import Outcome
 from tracker.events import Report
 from tracker.models import ApiKey, ChatSession, Node, Usage
 from tracker.models.sessions import LOST_AFTER
@@ -32,7 +33,7 @@ def begin(make_node: MakeNode, connect: Callable[[Node], None], api_key: Credent
 
 def end(chat: Chat, prompt_tokens: int, completion_tokens: int, state: str = ChatSession.State.DONE) -> None:
     chat.answer.report = Report(prompt_tokens, completion_tokens, ())
-    chats.finish(chat, Outcome(state), NOW)
+    endings.finish(chat, Outcome(state), NOW)
 
 
 def another_choice(chat: Chat, choice: int) -> ChatSession:
@@ -73,7 +74,7 @@ def test_without_a_key_there_is_a_row_too(begin: Begin) -> None:
 def test_who_failed_or_left_has_used_what_there_was(begin: Begin) -> None:
     end(begin(), 10, 5, FAILED)
     end(begin(), 10, 3, ChatSession.State.CANCELLED)
-    chats.finish(begin(), Outcome(), NOW)
+    endings.finish(begin(), Outcome(), NOW)
     assert used() == [(3, 2, 20, 8)]
 
 

@@ -1,0 +1,59 @@
+"""A chat's end in the database: how it ended, what was used, who served it. Synchronous."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from tracker import accusations, contributions, news, reports, usage
+from tracker.answers import Answer
+from tracker.chats import Chat
+from tracker.models import ChatSession, Failover
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a chat ended. Whoever ends it says so; what ends in no such way is a fault of ours."""
+
+    state: str = ChatSession.State.FAILED
+    ttft_ms: float | None = None
+    error_code: str = "internal_error"
+    error_message: str = ""
+
+
+def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
+    """Writes how it ended, and what was used."""
+    news.end(chat.session_pk)
+    answer, end = chat.answer, _end_of(chat.answer, outcome, now)
+    with transaction.atomic():
+        for session in usage.lock(ChatSession.objects.filter(completion_id=answer.completion.completion_id)):
+            if session.pk == chat.session_pk:
+                usage.count_end(session, end)
+        ChatSession.objects.filter(pk=chat.session_pk).update(**end)
+    with transaction.atomic():
+        hops = reports.write(chat.session_pk, answer)
+        contributions.count(hops, answer, now)
+    if outcome.state == ChatSession.State.DONE:
+        accusations.carried(hops, now)
+    for epoch, resume_ms in chat.resume_ms.items():
+        Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+
+
+def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
+    """What its row then says."""
+    hops = answer.report.all_hops if answer.report else None
+    return {
+        "state": outcome.state,
+        "ended": now,
+        "finish_reason": answer.finish_reason or "",
+        "prompt_tokens": answer.prompt_tokens if answer.report or answer.prompt_ids else None,
+        "completion_tokens": answer.completion_tokens,
+        "drafted_tokens": None if hops is None else sum(hop.drafted for hop in hops),
+        "accepted_tokens": None if hops is None else sum(hop.accepted for hop in hops),
+        "ttft_ms": outcome.ttft_ms,
+        "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
+        "error_message": outcome.error_message[:2000],
+    }

@@ -5,7 +5,7 @@ data: {"choices": [{delta | text, finish_reason}], "meshnet": {"ids", "position"
                                                                   "calls": the markup that tool calls in the text have
 data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}], "left"?: [{…, "epoch"}], "failovers"?: [{…}]}}
                                                                   once, also before an error where possible
-data: {"error": {"code", "message"}}
+data: {"error": {"code", "message", "param"?}}
 data: [DONE]
 """
 
@@ -93,6 +93,7 @@ class Report:
 class Failure:
     code: str
     message: str
+    param: str | None = None  # what the client should mend
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _read_data(data: bytes) -> Iterator[Event]:
         if own.get("done") is True:
             yield _report(own)
         if fields.get("error"):
-            yield Failure(_text(fields["error"]["code"]), _text(fields["error"]["message"]))
+            yield _failure(fields["error"])
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise BadStream("an event can't be read") from error
 
@@ -170,6 +171,11 @@ def _report(own: dict[str, Any]) -> Report:
         tuple(_failover(failover) for failover in failovers),
         tuple(_hop(hop) for hop in left),
     )
+
+
+def _failure(error: dict[str, Any]) -> Failure:
+    param = error.get("param")
+    return Failure(_text(error["code"]), _text(error["message"]), None if param is None else _text(param))
 
 
 def _failover(failover: dict[str, Any]) -> FailoverReport:

@@ -137,7 +137,7 @@ async def listen(call: HeadCall, request: wire.Request, clock: Clock) -> AsyncGe
                         await _see_end(head)
                         return
                     if isinstance(event, Failure):
-                        raise _failure(event.code, event.message, _STATUS.get(event.code, 502))
+                        raise _failure(event.code, event.message, _STATUS.get(event.code, 502), event.param)
                     yield event
             except BadStream as error:
                 logger.warning("a head's stream breaks a rule: %s (%r)", error, error.__cause__)

@@ -116,6 +116,8 @@ def test_a_clock_that_jumped_gives_no_negative_time() -> None:
 def test_a_failure_may_come_with_its_report() -> None:
     events = read(sse(done([HOP]) | {"error": {"code": "node_failed", "message": "gone"}}))
     assert events[1] == Failure("node_failed", "gone")
+    blamed = {"code": "bad_request", "message": "too complex", "param": "response_format"}
+    assert read(sse({"error": blamed})) == [Failure("bad_request", "too complex", "response_format")]
 
 
 def test_other_fields_and_empty_events_are_passed_over() -> None:
@@ -144,6 +146,7 @@ def test_other_fields_and_empty_events_are_passed_over() -> None:
         {"meshnet": 7, "choices": []},
         {"error": {"code": "x"}},
         {"error": {"code": 1, "message": "x"}},
+        {"error": {"code": "x", "message": "x", "param": 1}},
         {"error": "x"},
         said("a", [1], logprobs=7),
         said("a", [1], logprobs=[LOGPROBS | {"logprob": "x"}]),

@@ -18,6 +18,7 @@ MAX_METADATA = 16  # entries
 MAX_METADATA_KEY_CHARS = 64
 MAX_METADATA_VALUE_CHARS = 512
 MAX_SAFETY_CHARS = 128  # as OpenAI has it
+NO_TEXT = "holds half a surrogate pair, which is no text"
 INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -39,7 +40,10 @@ def stop_list(value: Any) -> Any:
 
 
 def one_prompt(value: Any) -> Any:
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+    """A list is one of a single prompt."""
+    if isinstance(value, list) and len(value) != 1:
+        raise ValueError(f"has {len(value)} entries; send one prompt a request")
+    return value[0] if isinstance(value, list) else value
 
 
 def is_name(value: str) -> str:
@@ -54,7 +58,7 @@ def is_writable(value: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError("holds half a surrogate pair, which is no text") from None
+        raise ValueError(NO_TEXT) from None
     return value
 
 

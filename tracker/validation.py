@@ -12,9 +12,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from tracker.errors import ApiError
+from tracker.fields import NO_TEXT
 from tracker.parameters import shown
 
 Asked = TypeVar("Asked")
+
+MAX_DIGITS = 1000  # of a whole number: reading longer ones takes time, and Python itself reads no more than 4300
 
 _WORDS = {
     "missing": "has to be given",
@@ -25,6 +28,7 @@ _WORDS = {
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "string_type": "must be a string",
+    "string_unicode": NO_TEXT,
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
@@ -35,18 +39,58 @@ _CODES = {"missing": "missing_required_parameter", "extra_forbidden": "unknown_p
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """Raises ApiError 400."""
+    """Raises ApiError 400. What is said twice is refused: which of the two was meant nobody knows."""
+    repeats: dict[int, tuple[dict[str, Any], str]] = {}  # by id: objects that say something twice, and what
+
+    def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeats[id(found)] = found, next(name for name in names if names.count(name) > 1)
+        return found
+
     try:
-        fields = json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"The body of your request is not valid JSON: {error}", code="invalid_json") from None
+        fields = json.loads(
+            body, parse_constant=_refuse_constant, parse_int=_whole_number, object_pairs_hook=unrepeated
+        )
+        place = _place_of(fields, repeats) if repeats else None
+    except RecursionError:
+        raise _no_json("it is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise _no_json(f"its byte {error.start} is no {error.encoding.upper()}") from None
+    except ValueError as error:
+        raise _no_json(str(error)) from None
+    if place:
+        param = _param(place)
+        raise ApiError(400, f"{param}: is given more than once.", code="invalid_value", param=param)
     if not isinstance(fields, dict):
         raise ApiError(400, "The body of your request must be a JSON object.", code="invalid_json")
     return fields
 
 
+def _place_of(value: Any, repeats: Mapping[int, tuple[Any, str]]) -> tuple[int | str, ...] | None:
+    """Where the first of these is."""
+    if id(value) in repeats:
+        return (repeats[id(value)][1],)
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        if (inner := _place_of(part, repeats)) is not None:
+            return (name, *inner)
+    return None
+
+
+def _no_json(why: str) -> ApiError:
+    return ApiError(400, f"The body of your request is not valid JSON: {why}.", code="invalid_json")
+
+
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
+    return int(text)
 
 
 def checked(validate: Callable[[Any], Asked], fields: dict[str, Any]) -> Asked:

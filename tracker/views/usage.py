@@ -58,6 +58,8 @@ def _num_days(request: HttpRequest) -> int:
     if unknown:
         name = unknown[0][:100]
         raise ApiError(400, f"{name}: unknown here; only days may be given.", code="unknown_parameter", param=name)
+    if len(request.GET.getlist("days")) > 1:
+        raise ApiError(400, "days: is given more than once.", code="invalid_value", param="days")
     text = request.GET.get("days", str(DEFAULT_DAYS))
     num_days = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_DAYS)) else 0
     if not 1 <= num_days <= MAX_DAYS:

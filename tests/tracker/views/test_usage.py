@@ -90,6 +90,11 @@ def test_a_wrong_number_of_days_is_refused(get: Get, days: str) -> None:
     assert answer.json()["error"]["param"] == "days"
 
 
+def test_two_numbers_of_days_are_one_too_many(get: Get) -> None:
+    answer = get("/v1/usage?days=1&days=3")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "days")
+
+
 def test_an_unknown_parameter_is_refused_by_name(get: Get) -> None:
     answer = get("/v1/usage?since=2026-01-01")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "since")

@@ -59,7 +59,7 @@ def authenticate_api_key(request: HttpRequest) -> ApiKey | None:
     if not settings.API_KEYS_REQUIRED:
         return None
     gate.failed(request, text)
-    raise ApiError(401, _why_refused(text, refusal), code="invalid_api_key")
+    raise ApiError(401, why_refused(text, refusal), code="invalid_api_key")
 
 
 def registering(request: HttpRequest) -> Bearer:
@@ -96,10 +96,13 @@ def _remember_use(key: ApiKey) -> None:
         ApiKey.objects.filter(pk=key.pk).update(last_used=now)
 
 
-def _why_refused(text: str, refusal: str | None) -> str:
+def why_refused(text: str, refusal: str | None) -> str:
+    """`refusal`: of a key that is known, why it opens nothing."""
     if not text:
         return "You didn't provide an API key: send it as `Authorization: Bearer KEY`."
     if refusal:
         return f"{refusal[0].upper()}{refusal[1:]}: ask whoever runs this site for another."
     looks_like = credentials.describe(text)
-    return f"This API key is unknown here; it looks like {looks_like}."
+    if looks_like == credentials.WORDS[credentials.Kind.API]:
+        return "This API key is unknown here: it was deleted, or it is another site's, or a part of it is missing."
+    return f"This is no API key: it looks like {looks_like}. Ask whoever runs this site for a key."

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from relay.wire import Code
-from tracker import accusations, reports, successors, words
+from tracker import accusations, kept, reports, successors, words
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.errors import ApiError
@@ -116,7 +116,7 @@ async def _one_head(chat: Chat, clock: Clock) -> AsyncGenerator[Event, None]:
                 yield event
     except ApiError as error:
         if num_told and error.status in FINAL_STATUSES:  # another head took it: this one can't read how to go on
-            raise HeadFailed.refuses(error.code or "", error.message) from None
+            raise HeadFailed.refuses(error.code or "", kept.words_of(error)) from None
         raise
     if answer.finish_reason is None:
         raise HeadFailed.cut_off()

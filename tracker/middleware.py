@@ -12,13 +12,18 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from django.http import HttpRequest, HttpResponseBase
+from django.conf import settings
+from django.core.exceptions import DisallowedHost
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.decorators import async_only_middleware
 
-from tracker.errors import of_status
-from tracker.views.responses import openai_error
+from tracker import kept
+from tracker.errors import ApiError, of_status, writable
+from tracker.views.responses import OpenAiError, node_error, openai_error
 
 REQUEST_ID, SERVER_TIMING = "x-request-id", "Server-Timing"
+
+logger = logging.getLogger(__name__)
 
 Answer = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
@@ -54,13 +59,46 @@ def answers_named_and_timed(get_response: Answer) -> Answer:
         request_id, timings = f"req_{secrets.token_hex(16)}", Timings(time.perf_counter)
         request.request_id, request.timings = request_id, timings  # type: ignore[attr-defined]
         _current.set(request_id)
-        response = await get_response(request)
+        response = _not_ours(request) or await get_response(request)
         if response.status_code >= 400 and _is_of_api(request.path) and not _is_json(response):
             response = openai_error(of_status(response.status_code))
+        if isinstance(response, OpenAiError):
+            _log(request, response)
         response[REQUEST_ID], response[SERVER_TIMING] = request_id, timings.header()
         return response
 
     return answered
+
+
+def _not_ours(request: HttpRequest) -> HttpResponseBase | None:
+    """For a host that isn't served here. Django would log it as an error of the site's, with a traceback."""
+    try:
+        request.get_host()
+    except DisallowedHost:
+        host = writable(request.META.get("HTTP_HOST", ""))[:100]
+    else:
+        return None
+    logger.info("refused: host %r is neither PUBLIC_URL's nor one of EXTRA_HOSTS", host)
+    message = f"The host {host!r} isn't served here; this site is {settings.PUBLIC_URL}."
+    error = ApiError(400, message, code="invalid_value")
+    if _is_of_api(request.path):
+        return openai_error(error)
+    if request.path.startswith("/api/"):
+        return _logged(node_error(error))
+    return _logged(HttpResponse(f"{message}\n", status=400, content_type="text/plain; charset=utf-8"))
+
+
+def _log(request: HttpRequest, response: OpenAiError) -> None:
+    """One line that a request id leads to. A slip of a client's is no warning; Django's line for it has less."""
+    path = request.path.encode("unicode_escape").decode()
+    logger.info("%s %s: %s", request.method, path[:200], kept.in_a_line(response.error))
+    if response.status_code != 500:
+        _logged(response)
+
+
+def _logged(response: HttpResponseBase) -> HttpResponseBase:
+    response._has_been_logged = True  # type: ignore[attr-defined]  # Django's own mark (django.utils.log)
+    return response
 
 
 def _is_of_api(path: str) -> bool:

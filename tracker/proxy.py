@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from tracker import answers, endings, failover, merging, reports
+from tracker import answers, endings, failover, kept, merging, reports
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat
@@ -61,14 +61,14 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
         logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
     except ApiError as said:
         error = told(said)
-        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, said.message)
+        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, kept.words_of(said))
         outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
-        outcome.error_message = error.message
+        outcome.error_message = kept.words_of(error)
         answer.completion.failure = answer.completion.failure or error
         raise error from None
     except (asyncio.CancelledError, GeneratorExit):
         failure = answer.completion.failure
-        outcome.error_message = f"another choice of the completion failed: {failure.message}" if failure else ""
+        outcome.error_message = f"another choice of the completion failed: {kept.words_of(failure)}" if failure else ""
         logger.info("session %s cancelled: %s", chat.short_id, outcome.error_message or "its client has gone")
         outcome.state = ChatSession.State.CANCELLED
         raise

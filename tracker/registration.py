@@ -48,6 +48,9 @@ def authenticate(text: str) -> Bearer:
     if credentials.is_node_key(text):
         message = "no node here has this key: the node was deleted, or another site gave it the key"
         raise ApiError(401, message, code=wire.Code.UNAUTHORIZED)
+    if credentials.describe(text) == credentials.WORDS[credentials.Kind.JOIN]:
+        message = "no join token here is this one: it was deleted, or it is another site's, or a part of it is missing"
+        raise ApiError(401, message, code=wire.Code.UNAUTHORIZED)
     looks_like = f"it looks like {credentials.describe(text)}" if text else "there is none"
     wanted = "Authorization: Bearer must carry a join token or this node's key"
     raise ApiError(401, f"{wanted}; {looks_like}", code=wire.Code.UNAUTHORIZED)

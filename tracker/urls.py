@@ -21,5 +21,7 @@ urlpatterns = [
     path("v1/models/<path:name>", models.model_detail),
     path("v1/openapi.json", documents.openapi_document),
     path("v1/usage", usage.usage_of_key),
+    path("v1", models.unknown),
+    path("v1/", models.unknown),
     path("v1/<path:path>", models.unknown),
 ]

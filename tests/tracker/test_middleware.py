@@ -12,7 +12,9 @@ from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse, StreamingHttpResponse
 from django.test import Client, RequestFactory
 
+from tracker.errors import ApiError
 from tracker.middleware import NamesRequest, Timings, answers_named_and_timed, request_id_of, timings_of
+from tracker.views.responses import openai_error
 
 REQUEST_ID = re.compile(r"req_[0-9a-f]{32}")
 TIMING = re.compile(r"([a-z_]+;dur=\d+\.\d, )*total;dur=\d+\.\d")
@@ -89,8 +91,34 @@ def test_other_answers_stay_as_they_are() -> None:
 def test_a_host_that_is_not_ours_and_a_path_of_no_view_are_errors_of_the_api(path: str) -> None:
     strange = Client(headers={"host": "evil.example.org"}).get("/v1/models")
     assert (strange.status_code, strange.json()["error"]["code"]) == (400, "invalid_value")
+    assert strange.json()["error"]["message"] == (
+        "The host 'evil.example.org' isn't served here; this site is http://127.0.0.1:8000."
+    )
     answer = Client().get(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
+def test_a_host_that_is_not_ours_is_refused_in_one_line_whatever_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    for path in ("/", "/api/nodes/register", "/v1"):
+        caplog.clear()
+        answer = Client(headers={"host": "evil.example.org"}).get(path)
+        assert (answer.status_code, b"isn't served here" in answer.content) == (400, True)
+        assert {record.levelname for record in caplog.records} == {"INFO"}
+        assert "host 'evil.example.org' is neither PUBLIC_URL's nor one of EXTRA_HOSTS" in caplog.text
+
+
+def test_what_is_refused_is_one_line_of_the_log_without_what_was_sent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    error = ApiError(400, "stop: 'secret' is wrong", code="invalid_value", param="stop")
+    answered(openai_error(error), "/v1/completions")
+    assert [record.getMessage() for record in caplog.records] == ["GET /v1/completions: 400 invalid_value, stop"]
+
+
+@pytest.mark.django_db
+def test_djangos_own_line_is_not_said_beside_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Client().get("/v1/nothing")
+    assert [record.getMessage() for record in caplog.records] == ["GET /v1/nothing: 404 unknown_url"]
 
 
 def test_what_is_logged_for_a_request_has_its_id() -> None:

@@ -56,7 +56,7 @@ def model_detail(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @openai_view
-def unknown(request: HttpRequest, path: str) -> HttpResponse:
+def unknown(request: HttpRequest, path: str = "") -> HttpResponse:
     raise ApiError(404, f"Unknown request URL: {request.method} {request.path[:200]}", code="unknown_url")
 
 

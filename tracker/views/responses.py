@@ -36,9 +36,16 @@ def require_method(request: HttpRequest, method: str) -> None:
         raise ApiError(405, message, code="method_not_allowed", headers={"Allow": method})
 
 
+class OpenAiError(JsonResponse):
+    """The middleware logs it, with what it knows of the request."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.error = told(error)
+        super().__init__(self.error.as_openai(), status=self.error.status, headers=self.error.headers)
+
+
 def openai_error(error: ApiError) -> JsonResponse:
-    error = told(error)
-    return JsonResponse(error.as_openai(), status=error.status, headers=error.headers)
+    return OpenAiError(error)
 
 
 def node_error(error: ApiError) -> JsonResponse:

@@ -167,7 +167,9 @@ def test_each_request_is_in_its_keys_usage(ask: Ask) -> None:
 def test_a_nodes_key_is_no_api_key(ask: Ask, make_node: MakeNode) -> None:
     response, body, _ = ask(key=make_node("other").key.text)  # type: ignore[attr-defined]
     assert response.status_code == 401
-    assert "looks like a node key" in json.loads(body)["error"]["message"]
+    assert "is no API key: it looks like a node key" in json.loads(body)["error"]["message"]
+    _, body, _ = ask(key="key_0123456789ab." + "x" * 43)
+    assert "This API key is unknown here" in json.loads(body)["error"]["message"]
 
 
 def test_keys_can_be_done_without(ask: Ask, settings: Settings) -> None:

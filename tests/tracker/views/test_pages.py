@@ -66,6 +66,11 @@ def test_a_session_tells_how_many_drafts_were_right(operator: Client, session: C
     assert (story["drafted_tokens"], story["accepted_tokens"]) == (9, 6)
 
 
+@pytest.mark.parametrize("path", ["/", "/docs", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/a.json"])
+def test_nothing_can_be_posted_to_a_page(path: str) -> None:
+    assert Client(enforce_csrf_checks=True).post(path).status_code == 405
+
+
 def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example.org"
     page = operator.get("/").content.decode()
@@ -290,14 +295,15 @@ def test_the_key_that_asked_may_read_its_session(session: ChatSession, api_key: 
         sent = {"Authorization": f"Bearer {api_key.text}"}
         return Client().get("/sessions/chatcmpl-abc.json", headers=sent)
 
-    assert get().status_code == 404
+    assert (get().status_code, get().json()["error"]["code"]) == (404, "unknown_url")
     session.api_key = ApiKey.objects.get()
     session.save()
     assert get().json()["id"] == "chatcmpl-abc"
-    assert Client().get("/sessions/chatcmpl-abc/1.json", headers={"Authorization": "Bearer x"}).status_code == 302
+    wrong = Client().get("/sessions/chatcmpl-abc/1.json", headers={"Authorization": "Bearer x"})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (401, "invalid_api_key")
     for end in ({"revoked": True}, {"revoked": False, "expires": timezone.now()}):
         ApiKey.objects.update(**end)
-        assert get().status_code == 302
+        assert get().status_code == 401
 
 
 def test_a_session_that_is_not_there_is_not_found(operator: Client) -> None:

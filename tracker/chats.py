@@ -73,7 +73,7 @@ def begin(
     limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
     seeds = seeds_of(asked.seed, asked.num_choices)
     bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
-    wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, answer_tokens=len(seeds) * limit)
+    wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, len(seeds) * limit, asked.limit_param)
     completion = _completion(asked, form, model.name, now)
     sessions = _sessions(
         asked,

@@ -13,7 +13,9 @@ from django.http import HttpRequest
 
 from tracker import gate
 
-_DURATION = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+_DURATION = re.compile(r"([1-9][0-9]*)([mhd])", re.ASCII)
+MOST_DIGITS = 6
+MAX_LABEL_CHARS = 100  # as its column
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -24,18 +26,24 @@ def duration(text: str) -> timedelta | None:
     found = _DURATION.fullmatch(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} must be like 30m, 24h, 7d, or never")
+    if len(found[1]) > MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long: {'9' * MOST_DIGITS}d at most, or never")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def positive(text: str) -> int:
-    """A number from 1 on, such as a database keeps. Raises ValueError."""
-    number = int(text)
+    """A number from 1 on, such as a database keeps. Raises argparse.ArgumentTypeError."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else 0
     if not 1 <= number < 2**31:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} must be a whole number from 1 to {2**31 - 1}")
     return number
 
 
-positive.__name__ = "number"  # argparse says: invalid number value: '0'
+def label(text: str) -> str:
+    """For whom a credential is. Raises argparse.ArgumentTypeError."""
+    if not text.strip() or len(text) > MAX_LABEL_CHARS or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} must have 1 to {MAX_LABEL_CHARS} characters")
+    return text
 
 
 class LoginForm(AdminAuthenticationForm):

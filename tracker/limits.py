@@ -20,6 +20,11 @@ class Limit:
     counts: str  # "requests" or "tokens"
     words: str
 
+    def of(self, number: int) -> str:
+        """ "1 request per minute", "60 requests per minute"."""
+        words = self.words.replace(self.counts, self.counts.removesuffix("s"), 1) if number == 1 else self.words
+        return f"{number} {words}"
+
 
 REQUESTS_PER_MINUTE = Limit("requests_per_minute", "requests", "requests per minute")
 TOKENS_PER_MINUTE = Limit("tokens_per_minute", "tokens", "tokens per minute")
@@ -34,6 +39,7 @@ class Wanted:
 
     prompt_tokens: int  # about: only the head knows
     answer_tokens: int  # at most, of all its choices
+    param: str = "max_tokens"  # what names the tokens of an answer in it
 
     @property
     def tokens(self) -> int:
@@ -83,9 +89,10 @@ def check_size(standings: Iterable[Standing], wanted: Wanted) -> None:
 def refusal(standing: Standing, wanted: Wanted, room_in_s: float, standings: Sequence[Standing]) -> ApiError:
     """For a request that fits later. `standings`: all of the key's, for the headers."""
     seconds = max(1, math.ceil(room_in_s))
+    are = "is" if standing.used == 1 else "are"
     used = "used" if standing.limit.counts == "requests" else "used or reserved"
     message = (
-        f"Rate limit reached: this API key has {standing.most} {standing.limit.words}, {standing.used} of them are "
+        f"Rate limit reached: this API key has {standing.limit.of(standing.most)}, {standing.used} of them {are} "
         f"{used}, and this request takes {_in_words(standing.limit, wanted)}. Try again in {seconds} s."
     )
     return ApiError(429, message, code=CODE, headers={"Retry-After": str(seconds)} | headers(standings))
@@ -107,13 +114,13 @@ def headers(standings: Iterable[Standing]) -> dict[str, str]:
 
 
 def _too_large(standing: Standing, wanted: Wanted) -> ApiError:
-    allowed = f"this API key has {standing.most} {standing.limit.words} in all"
+    allowed = f"this API key has {standing.limit.of(standing.most)} in all"
     if standing.limit.counts == "requests":
         return ApiError(400, f"This request can never be answered: {allowed}.", code=ABOVE)
     takes = f"This request takes {_in_words(standing.limit, wanted)}; {allowed}."
     if wanted.prompt_tokens >= standing.most:
         return ApiError(400, f"{takes} Shorten the prompt.", code=ABOVE)
-    return ApiError(400, f"{takes} Ask for a shorter answer.", code=ABOVE, param="max_tokens")
+    return ApiError(400, f"{takes} Ask for a shorter answer.", code=ABOVE, param=wanted.param)
 
 
 def _in_words(limit: Limit, wanted: Wanted) -> str:
@@ -121,7 +128,7 @@ def _in_words(limit: Limit, wanted: Wanted) -> str:
         return "1"
     return (
         f"{wanted.tokens}: about {wanted.prompt_tokens} for its prompt and {wanted.answer_tokens} for its answer "
-        "(max_tokens, times n)"
+        f"({wanted.param}, times n)"
     )
 
 

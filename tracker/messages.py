@@ -13,6 +13,8 @@ from tracker.parameters import MESSAGE, PART, honoured_only
 from tracker.tools import MAX_TOOLS, FunctionName, Writable
 
 MAX_ID_CHARS = 200
+NO_CONTENT = "must be a text, or a list of text parts"
+NO_CALL_ID = "has to be given: which call this answers"
 
 
 class Part(Strict):
@@ -25,8 +27,10 @@ _PARTS = TypeAdapter(list[Part])  # its errors say which part
 
 def _joined(value: Any) -> Any:
     """Content given as a list of text parts is their text, one after the other."""
-    if not isinstance(value, list):
+    if value is None or isinstance(value, str):
         return value
+    if not isinstance(value, list):
+        raise ValueError(NO_CONTENT)
     return "".join(part.text for part in _PARTS.validate_python(value))
 
 
@@ -77,7 +81,8 @@ def check_roles(messages: Sequence[Message]) -> None:
     open_calls: list[str] = []  # that the messages of tools which follow have to answer
     for index, message in enumerate(messages):
         for name, wrong in _wrong(message, open_calls):
-            raise _refusal(f"messages[{index}].{name}", wrong)
+            code = "missing_required_parameter" if wrong is NO_CALL_ID else "invalid_value"
+            raise _refusal(f"messages[{index}].{name}", wrong, code)
         if message.tool_call_id is None:
             open_calls = [call.id for call in message.tool_calls or ()]
         else:
@@ -86,24 +91,28 @@ def check_roles(messages: Sequence[Message]) -> None:
         raise _refusal("messages", f"end before the call {open_calls[0]!r} is answered by a message of a tool")
 
 
-def _refusal(param: str, wrong: str) -> ApiError:
-    return ApiError(400, f"{param}: {wrong}", code="invalid_value", param=param)
+def _refusal(param: str, wrong: str, code: str = "invalid_value") -> ApiError:
+    return ApiError(400, f"{param}: {wrong}.", code=code, param=param)
 
 
 def _wrong(message: Message, open_calls: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(the field to blame, why)"""
     role, calls, answered = message.role, message.tool_calls, message.tool_call_id
+    ids = [call.id for call in calls or ()]
     if calls and role != "assistant":
         yield "tool_calls", 'only in messages of the role "assistant"'
+    twice = next((call.id for number, call in enumerate(calls or ()) if call.id in ids[:number]), None)
+    if twice is not None:
+        yield "tool_calls", f"has two calls of the id {twice[:60]!r}"
     if answered is not None and role != "tool":
         yield "tool_call_id", 'only in messages of the role "tool"'
     if role == "tool" and answered is None:
-        yield "tool_call_id", "is missing: say which call this answers"
+        yield "tool_call_id", NO_CALL_ID
     if role == "tool" and answered not in open_calls:
         yield "tool_call_id", "answers no call of the assistant's message before it, or one that is answered already"
     if role != "tool" and open_calls:
         yield "role", f'must be "tool": the call {open_calls[0][:60]!r} isn\'t answered yet'
     if message.content is None and not calls:
-        yield "content", "must be a text, or a list of text parts"
+        yield "content", NO_CONTENT
     if message.content == "" and not calls and role != "tool":
         yield "content", "must not be empty"

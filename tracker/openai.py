@@ -72,6 +72,11 @@ class _Sampled(Strict):
         return self.n or 1
 
     @property
+    def limit_param(self) -> str:
+        """What names the tokens of the answer."""
+        return "max_tokens"
+
+    @property
     def wanted_metadata(self) -> dict[str, str]:
         return {}
 
@@ -153,6 +158,10 @@ class ChatRequest(_Sampled, Formed):
     @property
     def wanted_logprobs(self) -> int | None:
         return self.top_logprobs or 0 if self.logprobs else None
+
+    @property
+    def limit_param(self) -> str:
+        return "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
 
     @property
     def wanted_tokens(self) -> int | None:

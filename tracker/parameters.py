@@ -155,7 +155,7 @@ def _is_one_of(value: Any, allowed: tuple[Any, ...]) -> bool:
 
 
 def _why_refused(param: str, row: Parameter) -> str:
-    or_send = "".join(f" or send {json.dumps(value)}" for value in row.neutral)
+    or_send = ", or send " + " or ".join(map(json.dumps, row.neutral)) if row.neutral else ""
     return f"{param} isn't honoured here: {row.words}. Leave it out{or_send}."
 
 

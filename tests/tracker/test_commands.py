@@ -43,9 +43,10 @@ def test_an_api_key_is_made_with_its_limits_and_models() -> None:
     ("arguments", "said"),
     [
         (["--model", "nobody"], "There is no model 'nobody' here; there are: tiny"),
-        (["--tokens-per-day", "0"], "invalid number"),
-        (["--max-concurrent", "many"], "invalid number"),
+        (["--tokens-per-day", "0"], "must be a whole number from 1"),
+        (["--max-concurrent", "many"], "must be a whole number from 1"),
         (["--expires", "soon"], "must be like 30m"),
+        (["--expires", "99999999d"], "is too long"),
     ],
 )
 def test_a_wrong_api_key_is_refused(arguments: list[str], said: str) -> None:
@@ -53,6 +54,12 @@ def test_a_wrong_api_key_is_refused(arguments: list[str], said: str) -> None:
     with pytest.raises(CommandError, match=said):
         run("createapikey", "x", *arguments)
     assert not ApiKey.objects.exists()
+
+
+@pytest.mark.parametrize("label", ["", " ", "x" * 101])
+def test_a_label_that_says_nothing_or_is_too_long_is_refused(label: str) -> None:
+    with pytest.raises(CommandError, match="must have 1 to 100 characters"):
+        run("createapikey", label)
 
 
 def test_api_keys_are_listed_with_what_they_have_used() -> None:

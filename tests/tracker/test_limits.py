@@ -50,6 +50,15 @@ def test_a_refusal_says_what_is_used_what_was_asked_and_when_to_come_back() -> N
     )
 
 
+def test_one_is_told_as_one_and_the_parameter_as_it_was_sent() -> None:
+    error = refusal(Standing(MAX_CONCURRENT, 1, 1, 9), WANTED, 1.0, [])
+    assert "this API key has 1 request at the same time, 1 of them is used" in error.message
+    with pytest.raises(ApiError) as refused:
+        check_size([Standing(TOKENS_PER_DAY, 99, 0, 0)], Wanted(40, 60, "max_completion_tokens"))
+    assert refused.value.param == "max_completion_tokens"
+    assert "(max_completion_tokens, times n)" in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("standing", "said", "param"),
     [

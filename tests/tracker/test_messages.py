@@ -62,7 +62,15 @@ def test_a_result_answers_a_call_of_the_message_before_it_and_each_once() -> Non
     assert refused(USER, RESULT).param == "messages[1].tool_call_id"
     assert refused(USER, CALLED, RESULT | {"tool_call_id": "call_2"}).param == "messages[2].tool_call_id"
     assert refused(USER, CALLED, RESULT, RESULT).param == "messages[3].tool_call_id"
-    assert refused(USER, CALLED, {"role": "tool", "content": "20"}).param == "messages[2].tool_call_id"
+    error = refused(USER, CALLED, {"role": "tool", "content": "20"})
+    assert (error.param, error.code) == ("messages[2].tool_call_id", "missing_required_parameter")
+    error = refused(USER, CALLED | {"tool_calls": [CALL, CALL]}, RESULT)
+    assert (error.param, "has two calls of the id 'call_1'" in error.message) == ("messages[1].tool_calls", True)
+
+
+def test_content_that_is_no_text_is_told_what_it_may_be() -> None:
+    error = refused({"role": "user", "content": 7})
+    assert error.message == "messages[0].content: must be a text, or a list of text parts."
 
 
 def test_every_call_is_answered_before_anyone_else_speaks() -> None:

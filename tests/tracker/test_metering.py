@@ -174,7 +174,7 @@ def test_of_two_full_limits_the_one_that_is_full_longer_is_told(key: ApiKey) -> 
     limit(key, requests_per_minute=1, max_concurrent=1)
     begin(key)
     error = refused(key, after_s=10)
-    assert (error.headers["Retry-After"], "1 requests per minute" in error.message) == ("50", True)
+    assert (error.headers["Retry-After"], "1 request per minute" in error.message) == ("50", True)
 
 
 def test_what_never_fits_is_told_so_at_once(key: ApiKey) -> None:

@@ -122,7 +122,7 @@ class ApiKey(CredentialRow):
         return {limit: number for limit, number in most.items() if number is not None}
 
     def limits_in_words(self) -> str:
-        return ", ".join(f"{number} {limit.words}" for limit, number in self.limits().items()) or "none"
+        return ", ".join(limit.of(number) for limit, number in self.limits().items()) or "none"
 
 
 class TicketKey(models.Model):

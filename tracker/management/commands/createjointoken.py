@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from tracker.forms import duration
+from tracker import forms
 from tracker.models import JoinToken
 
 
@@ -18,10 +18,10 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--uses", type=_uses, metavar="N", help="How many nodes may join with it (any number).")
         parser.add_argument(
-            "--expires", type=duration, default="24h", metavar="TIME", help="30m, 24h, 7d or never (%(default)s)."
+            "--expires", type=forms.duration, default="24h", metavar="TIME", help="30m, 24h, 7d or never (%(default)s)."
         )
         parser.add_argument("--needs-approval", action="store_true", help="Its nodes wait for approval in the admin.")
-        parser.add_argument("--label", default="", help="For whom or for what it is.")
+        parser.add_argument("--label", type=forms.label, help="For whom or for what it is.")
 
     def handle(
         self,
@@ -29,10 +29,10 @@ class Command(BaseCommand):
         uses: int | None,
         expires: timedelta | None,
         needs_approval: bool,
-        label: str,
+        label: str | None,
         **options: Any,
     ) -> str:
-        token = JoinToken(label=label[:100], uses_left=uses, needs_approval=needs_approval)
+        token = JoinToken(label=label or "", uses_left=uses, needs_approval=needs_approval)
         token.expires = timezone.now() + expires if expires else None
         credential = token.give_secret()
         token.save()

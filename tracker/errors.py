@@ -6,6 +6,7 @@ in codes of theirs; `told` translates them, and is where every error of the API 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +64,9 @@ _OF_STATUS = {
     503: "busy",
     504: "deadline_exceeded",
 }
+_SLOW_HOP = re.compile(r"(layers? [\d–]+ on (?:node|peer) [^:;]+): ")
+_TOO_LONG = re.compile(r"the prompt has (\d+) tokens; with its answer it must fit in (\d+)", re.ASCII)
+_MORE_TIME = "Ask again, ask for a shorter answer (max_tokens), or give it more time (meshnet.deadline_s)."
 
 
 class ApiError(Exception):
@@ -96,12 +100,27 @@ class ApiError(Exception):
 
 
 def told(error: ApiError) -> ApiError:
-    """The error as a user is told it: with a code of the table, and its status."""
-    code = _code_for(error)
+    """The error as a user is told it: with a code of the table, its status, and what to do."""
+    code, message = _code_for(error), _words_for(error)
     status = CODES[code].status
-    if (code, status) == (error.code, error.status):
+    if (code, status, message) == (error.code, error.status, error.message):
         return error
-    return ApiError(status, error.message, code=code, param=error.param, headers=error.headers)
+    return ApiError(status, message, code=code, param=error.param, headers=error.headers)
+
+
+def _words_for(error: ApiError) -> str:
+    """Nodes say in their words, and without advice, what a client can do something about."""
+    if error.code == "deadline":
+        slow = _SLOW_HOP.search(error.message)
+        waited = f": it waited for {slow[1]}" if slow else ""
+        return f"The answer wasn't finished in its time{waited}. {_MORE_TIME}"
+    if error.code == "context_length_exceeded" and (found := _TOO_LONG.fullmatch(error.message)):
+        num_prompt, num_context = found.groups()
+        return (
+            f"The prompt has {num_prompt} tokens, and the model's context has {num_context} for prompt and answer. "
+            "Shorten the prompt."
+        )
+    return error.message
 
 
 def _code_for(error: ApiError) -> str:

@@ -53,3 +53,29 @@ def test_an_answer_of_djangos_own_gets_the_code_that_fits(status: int) -> None:
     error = of_status(status)
     assert error.code in CODES
     assert CODES[error.code].words in error.message
+
+
+@pytest.mark.parametrize(
+    ("message", "waited"),
+    [
+        (
+            "the request's time is over: pipeline error: layers 15–29 on node beta: tunnel: silent; relay: no answer",
+            ": it waited for layers 15–29 on node beta",
+        ),
+        ("the request's time is over: pipeline error: layer 5 on node a b: cut", ": it waited for layer 5 on node a b"),
+        ("the answer wasn't finished by the request's deadline", ""),
+    ],
+)
+def test_who_had_too_little_time_is_told_what_was_slow_and_what_to_do(message: str, waited: str) -> None:
+    error = told(ApiError(504, message, code="deadline"))
+    assert error.message.startswith(f"The answer wasn't finished in its time{waited}. Ask again")
+    assert told(error) is error
+
+
+def test_a_prompt_that_is_too_long_is_told_the_lengths_and_what_to_do() -> None:
+    message = "the prompt has 20031 tokens; with its answer it must fit in 8192"
+    error = told(ApiError(400, message, code="context_length_exceeded", param="messages"))
+    assert error.message == (
+        "The prompt has 20031 tokens, and the model's context has 8192 for prompt and answer. Shorten the prompt."
+    )
+    assert (told(error) is error, error.param) == (True, "messages")

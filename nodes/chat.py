@@ -211,7 +211,7 @@ class Chat:
 
     def _fail(self, error: CompletionError) -> None:
         """Tells it as a status if nothing was told so far, as an event otherwise."""
-        logger.warning("session %s ends: %s: %s", self.order.ticket.session[:8], error.code, error.message)
+        logger.warning("session %s ends: %s: %s", self.order.ticket.session[:8], error.code, _for_log(error))
         summary = self._summary()
         with self._opening, contextlib.suppress(InvalidStateError):
             if not self.answer.done():
@@ -232,3 +232,10 @@ class Chat:
     def _look_for_cancel(self, answer: Future[Answer]) -> None:
         if answer.cancelled():
             self._stream.cancel()
+
+
+def _for_log(error: CompletionError) -> str:
+    """What is the client's to mend is told the client: its words may be in it, and are in no log."""
+    if error.status not in (400, 413):
+        return error.message
+    return f"its {error.param.partition('.')[0]}" if error.param else "its request"

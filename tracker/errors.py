@@ -26,7 +26,9 @@ CODES = {
     "invalid_value": Meaning(400, "the parameter can't have this value"),
     "unknown_parameter": Meaning(400, "there is no such parameter"),
     "unsupported_parameter": Meaning(400, "the parameter asks for something that can't be had here"),
-    "string_above_max_length": Meaning(400, "the prompt is longer than can be sent to a node"),
+    "string_above_max_length": Meaning(
+        400, "the prompt is over 1 MiB as JSON on its way to a node (a newline counts two)"
+    ),
     "context_length_exceeded": Meaning(400, "the prompt leaves no room in the model's context"),
     "above_key_limit": Meaning(400, "it takes more than the key is given in all; no waiting helps"),
     "chat_template_missing": Meaning(400, "the model has no chat template; use /v1/completions"),

@@ -67,6 +67,8 @@ def honoured_message(index: int, message: Any) -> Any:
     if not isinstance(message, dict):
         return message
     within = f"messages[{index}]."
+    if message.get("role") == "function":  # before its name is looked at, which such messages have
+        raise _refusal(f"{within}role", 'the role "function" is an older one; send "tool", with a tool_call_id')
     fields, content = honoured_only(message, MESSAGE, within), message.get("content")
     if isinstance(content, list):
         fields["content"] = [

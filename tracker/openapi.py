@@ -38,7 +38,7 @@ _HEADERS = {
     "x-request-id": {"description": "names the request in the site's log", "schema": TEXT},
     "Server-Timing": {"description": "milliseconds up to the first byte", "schema": TEXT},
 }
-_CODES_OF_ALL = ("invalid_api_key", "rate_limit_exceeded", "internal_error")
+_CODES_OF_ALL = ("invalid_api_key", "method_not_allowed", "rate_limit_exceeded", "internal_error")
 _CODES_OF_ANSWERS = (
     *(code for code, meaning in CODES.items() if meaning.status == 400),
     *("model_not_found", "too_large", "node_failed", "resume_mismatch", "no_route", "busy", "draining"),

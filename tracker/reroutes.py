@@ -143,7 +143,7 @@ def _next_route(
         except NoRoute as error:
             why = error
     names = " and ".join(hop.node_name for hop in left)
-    refusal = epochs.no_route(f"session {session.short_id} can't do without node {names}", why, found)
+    refusal = epochs.no_route(f"the session can't do without node {names}", why, found)
     _tell_once(session, refusal)
     raise NoDetour(refusal, left[0].node if wanted.lost.code in SUSPICIONS else None)
 
@@ -153,7 +153,9 @@ def _tell_once(session: ChatSession, refusal: ApiError) -> None:
     asked = session.session_id, session.epoch
     if asked not in _without_route:
         _without_route.append(asked)
-        logger.warning("no other route in epoch %d: %s", session.epoch, refusal.message)
+        logger.warning(
+            "session %s has no other route in epoch %d: %s", session.short_id, session.epoch, refusal.message
+        )
 
 
 def _cause(route: list[SessionHop], wanted: Reroute) -> str:

@@ -62,6 +62,7 @@ DELTA: Schema = {
         "tool_calls": listed(CALL_DELTA),
     },
 }
+IN_CHUNKS: Schema = {"usage": or_null(ref("Usage"))}  # with include_usage: null, but for the last
 REASON = one_of("stop", "length", "tool_calls")
 
 
@@ -69,9 +70,10 @@ def _choice(properties: Schema, logprobs: Schema, reason: Schema = REASON) -> Sc
     return shape({"index": WHOLE, **properties, "logprobs": or_null(logprobs), "finish_reason": reason})
 
 
-def _answer(kind: str, choice: Schema, own: Schema) -> Schema:
+def _answer(kind: str, choice: Schema, own: Schema, optional: Schema | None = None) -> Schema:
     frame = {"id": TEXT, "object": one_of(kind), "created": WHOLE, "model": TEXT, "choices": listed(choice)}
-    return shape(frame | own, {"meshnet": {"type": "object", "description": "the trace that was asked for"}})
+    trace = {"meshnet": {"type": "object", "description": "the trace that was asked for"}}
+    return shape(frame | own, trace | (optional or {}))
 
 
 USAGE = shape({"prompt_tokens": WHOLE, "completion_tokens": WHOLE, "total_tokens": WHOLE})
@@ -96,10 +98,12 @@ SHAPES: dict[str, Schema] = {
     "Usage": USAGE,
     "ChatCompletion": _answer("chat.completion", _choice({"message": MESSAGE}, CHAT_LOGPROBS), {"usage": ref("Usage")}),
     "ChatCompletionChunk": _answer(
-        "chat.completion.chunk", _choice({"delta": DELTA}, CHAT_LOGPROBS, or_null(REASON)), {}
+        "chat.completion.chunk", _choice({"delta": DELTA}, CHAT_LOGPROBS, or_null(REASON)), {}, IN_CHUNKS
     ),
     "Completion": _answer("text_completion", _choice({"text": TEXT}, COMPLETION_LOGPROBS), {"usage": ref("Usage")}),
-    "CompletionChunk": _answer("text_completion", _choice({"text": TEXT}, COMPLETION_LOGPROBS, or_null(REASON)), {}),
+    "CompletionChunk": _answer(
+        "text_completion", _choice({"text": TEXT}, COMPLETION_LOGPROBS, or_null(REASON)), {}, IN_CHUNKS
+    ),
     "Model": MODEL,
     "ModelList": shape({"object": one_of("list"), "data": listed(ref("Model"))}),
     "KeyUsage": shape(

@@ -120,7 +120,7 @@ def refused(mesh: Mesh, body: dict[str, Any], status: int, path: str = "/v1/chat
 
 @pytest.mark.parametrize(("length", "fits"), [(CONTEXT_LENGTH - 1, True), (CONTEXT_LENGTH, False), (5000, False)])
 def test_a_prompt_that_fills_the_context_is_refused_before_the_stream_opens(
-    mesh: Mesh, length: int, fits: bool
+    mesh: Mesh, length: int, fits: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     body = {"prompt": "z" * (length - 1), "temperature": 0}  # and BOS
     if fits:
@@ -129,6 +129,7 @@ def test_a_prompt_that_fills_the_context_is_refused_before_the_stream_opens(
     else:
         error = refused(mesh, body, 400, "/v1/completions")
         assert error["code"] == "context_length_exceeded"
+        assert caplog.messages[-1].endswith("ends: context_length_exceeded: its prompt"), "and no word of the client's"
         assert b'"param": "prompt"' in error["raw"]
 
 

@@ -111,4 +111,6 @@ def test_what_is_wrong_with_a_message_is_named(message: dict[str, Any], param: s
 
 
 def test_the_older_role_of_results_is_refused_with_the_newer_ones() -> None:
-    assert "tool" in refused(USER, {"role": "function", "content": "20"}).message
+    for named in ({}, {"name": "weather"}):
+        error = refused(USER, {"role": "function", "content": "20"} | named)
+        assert (error.param, "tool_call_id" in error.message) == ("messages[1].role", True)

@@ -405,6 +405,20 @@ def test_a_refusal_of_the_head_is_an_error_before_the_stream(
     assert (row().state, row().error_code) == (ChatSession.State.FAILED, code)
 
 
+def test_of_a_refusal_nothing_that_the_client_wrote_is_kept_or_logged(
+    begin: Begin, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = "response_format.json_schema.schema.properties.secret"
+    error = {"code": "bad_request", "message": "the pattern 'secret' is empty", "param": place}
+    with pytest.raises(ApiError, match="secret") as refused:
+        stream(begin(FakeHead(status=400, body=json.dumps({"error": error}).encode())))
+    assert refused.value.param == place
+    kept = "the parameter can't have this value: response_format.json_schema.schema"
+    assert (row().error_code, row().error_message) == ("invalid_value", kept)
+    assert kept in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_an_error_in_the_middle_is_told_in_the_stream(begin: Begin) -> None:
     head = FakeHead(sse(said("a", [7]), {"error": {"code": "node_failed", "message": "layers 6–11 failed"}}))
     text, error, end = stream(begin(head))

@@ -71,6 +71,14 @@ def test_nothing_can_be_posted_to_a_page(path: str) -> None:
     assert Client(enforce_csrf_checks=True).post(path).status_code == 405
 
 
+def test_a_session_whose_client_left_says_so(operator: Client, session: ChatSession) -> None:
+    assert "client left" not in operator.get("/sessions/chatcmpl-abc").content.decode()
+    ChatSession.objects.update(state=ChatSession.State.CANCELLED)
+    assert "Its client left before the answer was whole." in operator.get("/sessions/chatcmpl-abc").content.decode()
+    ChatSession.objects.update(error_message="another choice of the completion failed: it is lost")
+    assert "client left" not in operator.get("/sessions/chatcmpl-abc").content.decode()
+
+
 def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example.org"
     page = operator.get("/").content.decode()

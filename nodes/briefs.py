@@ -13,7 +13,6 @@ from nodes.grammar import Grammar, GrammarError, Grammars
 from nodes.resume import PARAM as RESUME
 from nodes.resume import ResumeError
 from nodes.sampling import Sampling
-from nodes.schemas import reason_of
 from nodes.text import ChatTemplateMissing, PromptError, Tokenizer
 from nodes.tools import FormError
 from relay.headers import Ticket
@@ -96,12 +95,12 @@ def _compiled(text: str, form: Form, grammars: Grammars | None) -> Grammar:
     try:
         return grammars.check(text)
     except GrammarError as error:
-        whole = FormError(f"can't be kept to: {reason_of(str(error))}", param)
+        whole = FormError(f"can't be kept to: {error}", param)
     for param, part in form.parts():
         try:
             grammars.check(part)
         except GrammarError as error:
-            raise FormError(f"can't be kept to: {reason_of(str(error))}", param) from None
+            raise FormError(f"can't be kept to: {error}", param) from None
     raise whole
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nodes.keywords import SchemaError
 from nodes.markups import Markup
-from nodes.schemas import SchemaError, json_grammar, kept_schema
+from nodes.schemas import json_grammar, kept_schema
 from nodes.tools import FormError, Function, Tools
 
 _ANY_OBJECT = {"type": "object"}

@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 MAX_GRAMMAR_BYTES = 64 * 1024  # of a text: what bounds the seconds that compiling takes
 MAX_GRAMMARS = 16  # compiled ones that a node keeps, the latest used
-MAX_MESSAGE = 300  # characters of what a user is told
 
 # Of one grammar: some 20 MB, some 50 ms for a token at worst. What a model may say has 250,000 and 50,000 items by
 # llguidance's own limits, which are 110 MB and seconds, on the thread that all sessions wait for.
@@ -39,6 +38,7 @@ _LIMITS = LLParserLimits(max_lexer_states=40_000, step_max_items=10_000, step_le
 _TRIED_TOKENS = 32  # as the first of an answer, to find what compiles and then is too much
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _TOO_MUCH = ("parser error: current row", "parser error: too many", "lexer error", "initial lexer configuration")
+_TOO_MUCH_TO_COMPILE = ("Unable to determine if regex is empty", "too many expressions", "fuel exhausted")
 
 _NOT_OF_IT = "what has been said so far isn't of the form"
 
@@ -241,13 +241,14 @@ def _check(matcher: LLMatcher) -> None:
 
 
 def _words(error: str) -> str:
-    """Of llguidance's message what a user can use: not the lines of the text and of its own state that it points at."""
-    said = _PLACE.sub("", re.split(r"\n\s*\d+ \| |\n<", error)[0])
-    if said.lower().startswith(_TOO_MUCH):
+    """Of llguidance's message what a user can use. Its own words are of its insides, and quote what the form holds."""
+    said = _PLACE.sub("", error)
+    if said.lower().startswith(_TOO_MUCH) or any(words in said for words in _TOO_MUCH_TO_COMPILE):
         return "the form is too complex: it allows too many different things at once; give it fewer choices"
     if "doesn't satisfy the grammar" in said:
         return _NOT_OF_IT
-    if "panic" in said or ".rs" in said:
-        logger.error("llguidance failed: %s", error)
-        return "the form can't be worked with"
-    return " ".join(said.split())[:MAX_MESSAGE]
+    if "oneOf constraints" in said:
+        return "its oneOf has choices that may hold at once, which can't be ruled out; write anyOf"
+    if "Unsatisfiable schema" in said or "Regex is empty" in said:
+        return "nothing satisfies it: what it asks for can't all hold at once"
+    return "this schema can't be kept token by token: simplify it"

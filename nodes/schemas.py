@@ -1,15 +1,20 @@
 """JSON Schemas as a grammar takes them: what can't be kept is refused by name, what says nothing is left out.
 
 The library that makes grammars passes over keywords that it has never heard of, as the standard allows. A schema with a
-word it doesn't know would then be kept only in part, and nobody would notice: so every keyword is looked at here.
+word it doesn't know would then be kept only in part, and nobody would notice: so every keyword is looked at here, its
+value in keywords.py, and where references lead in references.py.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from nodes.keywords import SchemaError, check_bounds, check_multiples, checked, pattern_size
+from nodes.patterns import MAX_SIZE
+from nodes.references import Path, check_references, place_of
 
 MAX_DEPTH = 40  # of schemas within schemas; the library parses no deeper than this with everything around them
 
@@ -18,14 +23,26 @@ _MANY = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})  # a list of schem
 _NAMED = frozenset({"$defs", "definitions", "patternProperties", "properties"})  # an object of schemas
 _PLAIN = frozenset(
     {
-        *("$anchor", "$id", "$ref", "$schema", "id", "const", "enum", "format", "type"),
+        *("$ref", "$schema", "const", "enum", "format", "type"),
         *("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
         *("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties", "pattern", "required"),
     }
 )
 _SAYS_NOTHING = frozenset(
     {
-        *("$comment", "default", "deprecated", "description", "discriminator", "example", "examples", "readOnly"),
+        *(
+            "$anchor",
+            "$comment",
+            "$id",
+            "id",
+            "default",
+            "deprecated",
+            "description",
+            "discriminator",
+            "example",
+            "examples",
+            "readOnly",
+        ),
         *("title", "writeOnly"),
     }
 )
@@ -35,18 +52,10 @@ _HINTS = {"nullable": '; write {"type": [..., "null"]}', "unevaluatedProperties"
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
-class SchemaError(ValueError):
-    """A schema that can't be kept to: the user's to mend. `place`: where in it, such as `.properties.age`."""
-
-    def __init__(self, message: str, place: str = "") -> None:
-        super().__init__(message)
-        self.place = place
-
-
 def kept_schema(schema: Any) -> Any:
     """The same without what says nothing. Raises SchemaError naming what can't be kept."""
     try:
-        return _Schema(schema).kept(schema, "", MAX_DEPTH)
+        return _Schema(schema).kept_root()
     except RecursionError:
         raise SchemaError("is nested too deeply") from None
 
@@ -72,42 +81,72 @@ def json_grammar(kept: Any) -> str:
     return f"%json {text}"
 
 
-def reason_of(error: str) -> str:
-    """What the library says of a schema, in words of who wrote it."""
-    if "oneOf constraints" in error:
-        return "its oneOf has choices that may hold at once, which can't be ruled out; write anyOf"
-    return error.removeprefix("failed to compile JSON schema: ").replace("Unimplemented keys", "unsupported keywords")
-
-
 @dataclass(frozen=True, slots=True)
 class _Schema:
     root: Any
+    references: dict[Path, str] = field(default_factory=dict)  # of each schema the one that it refers to, if any
+    multiples: list[tuple[float, str]] = field(default_factory=list)  # all multipleOf, with their places
+    patterns: list[int] = field(default_factory=list)  # their sizes
 
-    def kept(self, schema: Any, place: str, depth: int) -> Any:
-        if isinstance(schema, bool):
-            return schema
-        if not isinstance(schema, dict):
+    def kept_root(self) -> Any:
+        kept = self.kept(self.root, (), MAX_DEPTH)
+        check_references(self.references)
+        check_multiples(self.multiples)
+        return kept
+
+    def kept(self, schema: Any, path: Path, depth: int) -> Any:
+        place = place_of(path)
+        if not isinstance(schema, bool | dict):
             raise SchemaError("must be a schema: an object, true or false", place)
         if not depth:
             raise SchemaError(f"lies more than {MAX_DEPTH} schemas deep", place)
-        return dict(self._kept_keywords(schema, place, depth - 1))
+        self.references[path] = ""
+        if isinstance(schema, bool):
+            return schema
+        kept = dict(self._kept_keywords(schema, path, depth - 1))
+        check_bounds(kept, place)
+        return kept
 
-    def _kept_keywords(self, schema: dict[str, Any], place: str, depth: int) -> Iterator[tuple[str, Any]]:
+    def _kept_keywords(self, schema: dict[str, Any], path: Path, depth: int) -> Iterator[tuple[str, Any]]:
         for name, value in schema.items():
-            inner = f"{place}.{name}"
+            inner = (*path, name)
+            place = place_of(inner)
             if name in _PLAIN:
-                yield name, value
+                yield from self._plain(name, value, path, schema)
             elif name in _ONE or (name == "items" and not isinstance(value, list)):
                 yield name, self.kept(value, inner, depth)
             elif name in _MANY or name == "items":
-                choices = enumerate(_list(value, inner))
+                choices = enumerate(_list(value, place))
                 is_one_of_any = name == "oneOf" and "anyOf" not in schema and self._exclude_each_other(value)
-                listed = [self.kept(one, f"{inner}[{number}]", depth) for number, one in choices]
+                listed = [self.kept(one, (*inner, number), depth) for number, one in choices]
                 yield "anyOf" if is_one_of_any else name, listed
             elif name in _NAMED:
-                yield name, {key: self.kept(one, f"{inner}.{key}", depth) for key, one in _object(value, inner).items()}
+                if name == "patternProperties":
+                    for pattern in _object(value, place):
+                        self._count_pattern(pattern, f"{place}.{pattern}")
+                yield name, {key: self.kept(one, (*inner, key), depth) for key, one in _object(value, place).items()}
             elif name not in _SAYS_NOTHING and not name.startswith("x-") and _CHANGES_NOTHING.get(name) is not value:
-                raise SchemaError(f"isn't supported{_HINTS.get(name, '; leave it out')}", inner)
+                raise SchemaError(f"isn't supported{_HINTS.get(name, '; leave it out')}", place)
+
+    def _plain(self, name: str, value: Any, path: Path, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        place = place_of((*path, name))
+        if name == "format" and isinstance(value, str) and not _may_be_text(schema):
+            return  # what programs write beside numbers, such as int32, says nothing of text
+        kept = checked(name, value, place)
+        if name == "$ref":
+            self.references[path] = kept
+        elif name == "multipleOf":
+            self.multiples.append((kept, place))
+        elif name == "pattern":
+            self._count_pattern(kept, place)
+        yield name, kept
+
+    def _count_pattern(self, pattern: str, place: str) -> None:
+        self.patterns.append(pattern_size(pattern, place))
+        if self.patterns[-1] > MAX_SIZE:
+            raise SchemaError(f"is too complex: with its repetitions written out it has over {MAX_SIZE} signs", place)
+        if sum(self.patterns) > MAX_SIZE:
+            raise SchemaError(f"makes the form too complex: all patterns together have over {MAX_SIZE} signs", place)
 
     def _exclude_each_other(self, choices: list[Any]) -> bool:
         """Whether each is of objects with a property that tells it from all others, as tagged unions are."""
@@ -128,6 +167,12 @@ class _Schema:
 
 def _has_properties(schema: dict[str, Any]) -> bool:
     return isinstance(schema.get("properties"), dict) and isinstance(schema.get("required"), list)
+
+
+def _may_be_text(schema: dict[str, Any]) -> bool:
+    """Whether its type, if it has one, allows strings."""
+    kind = schema.get("type", "string")
+    return "string" in kind if isinstance(kind, list) else kind == "string"
 
 
 def _values(schema: Any) -> list[Any]:

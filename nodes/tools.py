@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from nodes.schemas import SchemaError, kept_object
+from nodes.keywords import SchemaError
+from nodes.schemas import kept_object
 
 MAX_TOOLS = 128
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -51,7 +52,9 @@ class Tools:
             may_call, must_call = functions if choice != "none" else (), False
         else:
             may_call, must_call = _chosen(choice, functions), True
-        return cls(tuple(given), may_call, must_call, _is_parallel(fields)) if may_call else None
+        is_named = must_call and choice != "required"  # one call is asked for: a small model would find no end of them
+        may_call_several = _is_parallel(fields) and not is_named
+        return cls(tuple(given), may_call, must_call, may_call_several) if may_call else None
 
 
 def _function(tool: Any, param: str) -> Function:
@@ -75,7 +78,7 @@ def _chosen(choice: Any, functions: tuple[Function, ...]) -> tuple[Function, ...
     if not isinstance(named, dict):
         _refuse('must be "none", "auto", "required" or {"type": "function", "function": {"name": ...}}')
     chosen = tuple(function for function in functions if function.name == named.get("name"))
-    return chosen or _refuse(f"names {named.get('name')!r}, which isn't one of tools", ".function.name")
+    return chosen or _refuse("names a function that isn't one of tools", ".function.name")
 
 
 def _refuse(message: str, place: str = "") -> NoReturn:

@@ -126,11 +126,12 @@ def test_where_a_call_is_required_nothing_else_comes(any_markup: Walker) -> None
     assert not any_markup.reads(form, "Let")
 
 
-def test_a_named_function_is_the_only_one_called(any_markup: Walker) -> None:
+def test_a_named_function_is_called_once_and_no_other(any_markup: Walker) -> None:
     chosen = {"type": "function", "function": {"name": "weather_in_space"}}
     form = grammar(any_markup, tools=TOOLS, tool_choice=chosen)
     assert any_markup.accepts(form, calls(any_markup, MARS))
     assert not any_markup.reads(form, calls(any_markup, OSLO))
+    assert not any_markup.reads(form, calls(any_markup, MARS, MARS))
 
 
 @pytest.mark.parametrize("name", ["tagged", "listed"])

@@ -125,13 +125,14 @@ def test_what_can_follow_is_a_matter_of_the_ids_alone(form: str, seed: int, data
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("start: foo", 'unknown name: "foo"'),
-        ("", "Empty grammar"),
-        (json_of({"type": "objekt"}), "failed to compile JSON schema: Invalid type: objekt"),
-        (json_of({"uniqueItems": True}), 'Unimplemented keys: ["uniqueItems"]'),
-        (json_of({"pattern": "("}), "regex parse error: ( ^ error: unclosed group"),
-        (json_of({"$ref": "http://example.com/x"}), "http://example.com/x"),
-        (json_of(False), "schema is false"),
+        ("start: foo", "can't be kept token by token"),
+        ("", "can't be kept token by token"),
+        (json_of({"type": "objekt"}), "can't be kept token by token"),
+        (json_of({"pattern": "(secret"}), "can't be kept token by token"),
+        (json_of({"$ref": "http://example.com/x"}), "can't be kept token by token"),
+        (json_of({"type": "string", "pattern": "^[0-9]{2}$", "minLength": 3}), "nothing satisfies it"),
+        (json_of({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "write anyOf"),
+        (json_of(False), "nothing satisfies it"),
         (json_of({"properties": {f"p{number}": {} for number in range(700)}}), "the form is too complex"),
         ('start: "' + "x" * MAX_GRAMMAR_BYTES + '"', f"the form is too long: {MAX_GRAMMAR_BYTES + 9} bytes of grammar"),
         ('start: "\ud800"', "half a surrogate pair"),
@@ -143,7 +144,7 @@ def test_what_is_no_form_is_said_in_words(text: str, words: str, is_new: bool) -
     with pytest.raises(GrammarError) as error:
         grammars.check(text)
     assert words in str(error.value)
-    assert "\n" not in str(error.value)
+    assert not any(own in str(error.value) for own in ("\n", "secret", "example.com", "Regex", "JSON schema"))
 
 
 def test_ids_of_another_form_are_refused_and_nothing_is_left_of_them() -> None:

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nodes.grammar import GrammarError
-from nodes.schemas import MAX_DEPTH, SchemaError, json_grammar, kept_object, kept_schema, reason_of
+from nodes.keywords import SchemaError
+from nodes.schemas import MAX_DEPTH, json_grammar, kept_object, kept_schema
 from nodes.text import Tokenizer
 from tests.nodes.models import make_tokenizer
 from tests.nodes.walks import Walker
@@ -117,7 +118,7 @@ def larger(smaller: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def test_a_schema_is_kept_or_refused_whatever_it_is_put_together_from(walker: Walker, schema: Any, seed: int) -> None:
     try:
         text = walker.text(grammar(schema), seed, max_tokens=120)
-    except GrammarError:
+    except (GrammarError, SchemaError):
         return
     if text is not None:
         jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
@@ -183,6 +184,29 @@ def test_what_says_nothing_is_left_out_and_properties_of_that_name_are_not() -> 
     assert kept_schema(schema) == {"properties": {"title": {"type": "string"}, "not": {}}, "enum": [{"title": 1}]}
 
 
+def test_numbers_and_patterns_are_looked_at_wherever_they_stand() -> None:
+    huge, long = 10**19, "^(a{1000}){1000}$"
+    for schema, place in (
+        ({"type": "integer", "minimum": -huge, "maximum": -huge}, ".minimum"),
+        ({"properties": {"a": {"items": [{"const": {"b": [huge]}}]}}}, ".properties.a.items[0].const.b[0]"),
+        ({"$defs": {"x": {"enum": [1, -(2**63)]}}}, ".$defs.x.enum[1]"),
+        ({"anyOf": [{"pattern": long}]}, ".anyOf[0].pattern"),
+        ({"patternProperties": {"(": {}}}, ".patternProperties.("),
+        ({"properties": {"a": {"minLength": 3, "maxLength": 2}}}, ".properties.a.maxLength"),
+    ):
+        assert refused(schema).place == place
+
+
+def test_many_patterns_are_too_complex_where_each_is_not() -> None:
+    schema = {"anyOf": [{"pattern": "^[a-z]{400}$"} for _ in range(5)]}
+    assert refused(schema).place == ".anyOf[4].pattern"
+
+
+def test_a_format_beside_a_number_says_nothing() -> None:
+    assert kept_schema({"type": "integer", "format": "int32"}) == {"type": "integer"}
+    assert refused({"format": "int32"}).place == ".format"
+
+
 def shape(kind: Any, **properties: Any) -> dict[str, Any]:
     given = {"kind": {"const": kind}} | properties
     return {"type": "object", "properties": given, "required": ["kind"], "additionalProperties": False}
@@ -205,14 +229,11 @@ def test_one_of_several_that_a_property_tells_apart_is_any_of_them(walker: Walke
         [shape(1), {"type": "object", "properties": {"kind": {"type": "integer"}}, "required": ["kind"]}],
         [shape(1) | {"required": []}, shape(2)],
         [shape(1), {"properties": {"kind": {"const": 2}}, "required": ["kind"]}],
-        [shape(1), {"$ref": "#/nowhere"}],
-        [shape(1), {"$ref": "http://elsewhere/"}],
         [shape(1), True],
     ],
 )
 def test_one_of_several_that_may_hold_at_once_stays_what_it_is(choices: list[Any]) -> None:
     assert "anyOf" not in kept_schema({"oneOf": choices})
-    assert "anyOf" in reason_of("failed to compile JSON schema: oneOf constraints are not supported. Enable 'x'")
 
 
 def test_schemas_within_schemas_have_a_bound() -> None:
@@ -225,7 +246,8 @@ def test_schemas_within_schemas_have_a_bound() -> None:
 
 def test_arguments_are_an_object() -> None:
     assert kept_object({"properties": {}}) == {"type": "object", "properties": {}}
-    assert kept_object({"$ref": "#/$defs/a"}) == {"$ref": "#/$defs/a"}
+    referring = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}
+    assert kept_object(referring) == referring
     for schema in ({"type": "string"}, {"type": ["object", "null"]}, True):
         with pytest.raises(SchemaError, match="object"):
             kept_object(schema)

@@ -40,6 +40,7 @@ def test_one_must_be_called_where_that_is_required() -> None:
 def test_a_named_function_must_be_called_and_no_other_though_all_are_told() -> None:
     tools = read(tools=BOTH, tool_choice={"type": "function", "function": {"name": "time"}})
     assert tools.must_call
+    assert not tools.may_call_several
     assert [function.name for function in tools.functions] == ["time"]
     assert list(tools.given) == BOTH
 

@@ -38,7 +38,12 @@ _LIMITS = LLParserLimits(max_lexer_states=40_000, step_max_items=10_000, step_le
 _TRIED_TOKENS = 32  # as the first of an answer, to find what compiles and then is too much
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 _TOO_MUCH = ("parser error: current row", "parser error: too many", "lexer error", "initial lexer configuration")
-_TOO_MUCH_TO_COMPILE = ("Unable to determine if regex is empty", "too many expressions", "fuel exhausted")
+_TOO_MUCH_TO_COMPILE = (
+    "Unable to determine if regex is empty",
+    "too many expressions",
+    "xhausted when",
+    "can't determine if",
+)
 
 _NOT_OF_IT = "what has been said so far isn't of the form"
 
@@ -249,6 +254,8 @@ def _words(error: str) -> str:
         return _NOT_OF_IT
     if "oneOf constraints" in said:
         return "its oneOf has choices that may hold at once, which can't be ruled out; write anyOf"
+    if "patternProperty regexes" in said:
+        return "its patternProperties have patterns that may fit one name, which can't be kept; make them differ"
     if "Unsatisfiable schema" in said or "Regex is empty" in said:
         return "nothing satisfies it: what it asks for can't all hold at once"
     return "this schema can't be kept token by token: simplify it"

@@ -49,9 +49,11 @@ def check_bounds(schema: Mapping[str, Any], place: str) -> None:
 
 def check_multiples(multiples: Iterable[tuple[float, str]]) -> None:
     """All multipleOf of a schema, with their places: any two may come to hold of one number. Raises SchemaError."""
-    units, scale = 1, 0
+    units, scale = 0, 0
     for value, place in multiples:
         unit, digits = _units(value)
+        if not units:
+            units, scale = unit, digits
         units, unit = units * 10 ** max(digits - scale, 0), unit * 10 ** max(scale - digits, 0)
         scale, most = max(scale, digits), max(units, unit)
         units = math.lcm(units, unit)

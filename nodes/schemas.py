@@ -16,6 +16,7 @@ from nodes.keywords import SchemaError, check_bounds, check_multiples, checked, 
 from nodes.patterns import MAX_SIZE
 from nodes.references import Path, check_references, place_of
 
+MAX_MEETING = 8  # patterns and formats that may hold of one value: with each more the library takes five times as long
 MAX_DEPTH = 40  # of schemas within schemas; the library parses no deeper than this with everything around them
 
 _ONE = frozenset({"additionalItems", "additionalProperties"})  # keywords whose value is a schema
@@ -46,6 +47,7 @@ _SAYS_NOTHING = frozenset(
         *("title", "writeOnly"),
     }
 )
+_JOINING, _ASIDE = frozenset({"$ref", "anyOf", "oneOf"}), frozenset({"$defs", "$schema", "definitions"})
 _CHANGES_NOTHING = {"nullable": False, "uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
 _HINTS = {"nullable": '; write {"type": [..., "null"]}', "unevaluatedProperties": "; write additionalProperties"}
 # As models have read most JSON; a small one that may write spaces as it likes doesn't always stop.
@@ -87,11 +89,16 @@ class _Schema:
     references: dict[Path, str] = field(default_factory=dict)  # of each schema the one that it refers to, if any
     multiples: list[tuple[float, str]] = field(default_factory=list)  # all multipleOf, with their places
     patterns: list[int] = field(default_factory=list)  # their sizes
+    formats: list[str] = field(default_factory=list)
+    joins: list[str] = field(default_factory=list)  # places of schemas that hold of a value besides another
 
     def kept_root(self) -> Any:
         kept = self.kept(self.root, (), MAX_DEPTH)
         check_references(self.references)
         check_multiples(self.multiples)
+        if min(len(self.patterns) + len(self.formats), len(self.joins)) > MAX_MEETING:
+            message = f"makes the form too complex: more than {MAX_MEETING} patterns or formats may hold of one value"
+            raise SchemaError(message, self.joins[MAX_MEETING])
         return kept
 
     def kept(self, schema: Any, path: Path, depth: int) -> Any:
@@ -105,6 +112,9 @@ class _Schema:
             return schema
         kept = dict(self._kept_keywords(schema, path, depth - 1))
         check_bounds(kept, place)
+        if _JOINING & kept.keys() and kept.keys() - _JOINING - _ASIDE:
+            self.joins.append(place)
+        self.joins.extend(f"{place}.allOf[{number}]" for number in range(len(kept.get("allOf", ()))))
         return kept
 
     def _kept_keywords(self, schema: dict[str, Any], path: Path, depth: int) -> Iterator[tuple[str, Any]]:
@@ -135,6 +145,8 @@ class _Schema:
         kept = checked(name, value, place)
         if name == "$ref":
             self.references[path] = kept
+        elif name == "format":
+            self.formats.append(kept)
         elif name == "multipleOf":
             self.multiples.append((kept, place))
         elif name == "pattern":

@@ -132,6 +132,7 @@ def test_what_can_follow_is_a_matter_of_the_ids_alone(form: str, seed: int, data
         (json_of({"$ref": "http://example.com/x"}), "can't be kept token by token"),
         (json_of({"type": "string", "pattern": "^[0-9]{2}$", "minLength": 3}), "nothing satisfies it"),
         (json_of({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "write anyOf"),
+        (json_of({"patternProperties": {"^a": {}, "^ab": {"type": "null"}}}), "make them differ"),
         (json_of(False), "nothing satisfies it"),
         (json_of({"properties": {f"p{number}": {} for number in range(700)}}), "the form is too complex"),
         ('start: "' + "x" * MAX_GRAMMAR_BYTES + '"', f"the form is too long: {MAX_GRAMMAR_BYTES + 9} bytes of grammar"),

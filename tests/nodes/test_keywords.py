@@ -19,6 +19,7 @@ from nodes.schemas import kept_schema
         ({"const": MAX_NUMBER}, {"const": MAX_NUMBER}),
         ({"enum": [-MAX_NUMBER, 0.1, True, None, "é"]}, {"enum": [-MAX_NUMBER, 0.1, True, None, "é"]}),
         ({"multipleOf": 0.01}, {"multipleOf": 0.01}),
+        ({"multipleOf": 0.000299}, {"multipleOf": 0.000299}),
         ({"type": ["integer", "null"]}, {"type": ["integer", "null"]}),
     ],
 )

@@ -202,6 +202,18 @@ def test_many_patterns_are_too_complex_where_each_is_not() -> None:
     assert refused(schema).place == ".anyOf[4].pattern"
 
 
+def test_many_patterns_of_one_value_are_too_complex() -> None:
+    """Each takes the library several times as long as the one before it."""
+    patterns = [{"pattern": f"^(a|b)*a(a|b){{{number}}}$"} for number in range(9)]
+    assert refused({"allOf": patterns}).place == ".allOf[8]"
+    assert kept_schema({"anyOf": patterns})
+    assert kept_schema({"allOf": patterns[:8]})
+    chain: Any = {}
+    for one in patterns:
+        chain = {"anyOf": [chain, {"type": "null"}]} | one
+    assert "too complex" in str(refused(chain))
+
+
 def test_a_format_beside_a_number_says_nothing() -> None:
     assert kept_schema({"type": "integer", "format": "int32"}) == {"type": "integer"}
     assert refused({"format": "int32"}).place == ".format"

@@ -33,7 +33,7 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 
 types: .venv/.dev
-	$(BIN)/mypy .
+	$(BIN)/mypy --num-workers 2 .
 
 services:
 	@$(PYTHON) -m tests.lab.services --install

@@ -82,15 +82,6 @@ def test_a_prompt_beyond_the_context_is_refused_before_the_stream_opens(client: 
     assert pair.chat(MODEL, "Still there?", max_tokens=3).ids
 
 
-def test_a_stream_never_shows_half_a_character(pair: Site) -> None:
-    streamed = pair.chat(MODEL, EMOJI, max_tokens=40)
-    body = {"model": MODEL, "messages": [{"role": "user", "content": EMOJI}], "temperature": 0, "max_tokens": 40}
-    unstreamed = pair.post("/v1/chat/completions", body).json()["choices"][0]["message"]["content"]
-    assert any(len(character.encode()) > 1 for character in streamed.text), "the model repeated nothing of it"
-    assert not any("\ufffd" in delta for delta in streamed.deltas)
-    assert streamed.text == unstreamed
-
-
 def test_each_step_reaches_the_client_as_an_event_of_its_own(pair: Site) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Tell me about rivers."}], "max_tokens": 16}
     body |= {"stream": True, "temperature": 0, "meshnet": {"trace": True}}
@@ -122,24 +113,6 @@ def test_nothing_of_a_stop_string_reaches_the_client(pair: Site, endpoint: str, 
             text, reason = choice.get("text") or choice["message"]["content"], choice["finish_reason"]
     assert text == expected
     assert reason == "stop"
-
-
-def test_a_held_stop_prefix_is_flushed_at_the_end(pair: Site) -> None:
-    free = pair.chat(MODEL, "Count to ten.", max_tokens=10)
-    held = pair.chat(MODEL, "Count to ten.", max_tokens=10, stop=[free.text[-3:] + "§§"])
-    assert held.text == free.text
-    assert held.finish_reason == free.finish_reason
-
-
-def test_parameters_act_and_do_not_stick(pair: Site) -> None:
-    greedy = pair.chat(MODEL, "Say something.", max_tokens=12)
-    hot = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=1)
-    other = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=2)
-    narrow = pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=2, top_p=1e-6)
-    assert len({tuple(answer.ids) for answer in (greedy, hot, other)}) == 3
-    assert narrow.ids == greedy.ids
-    assert pair.chat(MODEL, "Say something.", max_tokens=12, temperature=1.5, seed=1).ids == hot.ids
-    assert pair.chat(MODEL, "Say something.", max_tokens=12).ids == greedy.ids
 
 
 def test_penalties_biases_and_filters_act(pair: Site) -> None:

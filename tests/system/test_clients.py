@@ -14,7 +14,6 @@ from transformers import AutoTokenizer
 from tests.lab.site import Site, assemble, events
 
 MODEL = "smollm-pair"
-EMOJI = "Repeat exactly: 👩‍👩‍👧‍👦 한국어 漢字 é"
 
 
 @pytest.fixture(scope="module")

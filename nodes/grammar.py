@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import llguidance.numpy
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from nodes.complaints import NOT_OF_IT, in_words
 from nodes.text import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -36,16 +36,6 @@ MAX_GRAMMARS = 16  # compiled ones that a node keeps, the latest used
 # llguidance's own limits, which are 110 MB and seconds, on the thread that all sessions wait for.
 _LIMITS = LLParserLimits(max_lexer_states=40_000, step_max_items=10_000, step_lexer_fuel=100_000, verbose_errors=False)
 _TRIED_TOKENS = 32  # as the first of an answer, to find what compiles and then is too much
-_PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
-_TOO_MUCH = ("parser error: current row", "parser error: too many", "lexer error", "initial lexer configuration")
-_TOO_MUCH_TO_COMPILE = (
-    "Unable to determine if regex is empty",
-    "too many expressions",
-    "xhausted when",
-    "can't determine if",
-)
-
-_NOT_OF_IT = "what has been said so far isn't of the form"
 
 Logits = np.ndarray[Any, np.dtype[np.float32]]
 Bits = np.ndarray[Any, np.dtype[np.uint8]]
@@ -213,7 +203,7 @@ class GrammarState:
                 return True
             if self._matcher.is_stopped() or not self._matcher.consume_token(token_id):
                 _check(self._matcher)
-                raise GrammarError(_NOT_OF_IT)
+                raise GrammarError(NOT_OF_IT)
             self._ids.append(token_id)
         return False
 
@@ -237,25 +227,9 @@ def _check_size(text: str) -> None:
 def _check_without_tokens(text: str) -> None:
     is_wrong, messages = LLMatcher.validate_grammar_with_warnings(text, None, limits=_LIMITS)
     if is_wrong:
-        raise GrammarError(_words(messages[0]))
+        raise GrammarError(in_words(messages[0]))
 
 
 def _check(matcher: LLMatcher) -> None:
     if matcher.is_error():
-        raise GrammarError(_words(matcher.get_error()))
-
-
-def _words(error: str) -> str:
-    """Of llguidance's message what a user can use. Its own words are of its insides, and quote what the form holds."""
-    said = _PLACE.sub("", error)
-    if said.lower().startswith(_TOO_MUCH) or any(words in said for words in _TOO_MUCH_TO_COMPILE):
-        return "the form is too complex: it allows too many different things at once; give it fewer choices"
-    if "doesn't satisfy the grammar" in said:
-        return _NOT_OF_IT
-    if "oneOf constraints" in said:
-        return "its oneOf has choices that may hold at once, which can't be ruled out; write anyOf"
-    if "patternProperty regexes" in said:
-        return "its patternProperties have patterns that may fit one name, which can't be kept; make them differ"
-    if "Unsatisfiable schema" in said or "Regex is empty" in said:
-        return "nothing satisfies it: what it asks for can't all hold at once"
-    return "this schema can't be kept token by token: simplify it"
+        raise GrammarError(in_words(matcher.get_error()))

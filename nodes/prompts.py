@@ -106,8 +106,7 @@ class ChatTemplate:
     @cached_property
     def _found(self) -> tuple[Markup | None, bool]:
         """(the markup of the template's own, whether it takes but short ids of calls)"""
-        added = self._tokenizer.added_tokens_decoder
-        special = {str(token): token_id for token_id, token in added.items() if token.special}
+        special = special_tokens(self._tokenizer)
         ends = [text for text, token_id in special.items() if token_id in self._eos_ids]
         for ids in (_LONG_IDS, _SHORT_IDS) if self._is_there() else ():
             try:
@@ -138,6 +137,11 @@ class ChatTemplate:
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> str:
         text: str = self._tokenizer.apply_chat_template(list(messages), tools, tokenize=False)
         return text
+
+
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """Of a tokenizer of transformers, by their text."""
+    return {str(token): token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
 
 
 def not_text(error: Exception) -> PromptError:

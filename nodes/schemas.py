@@ -31,20 +31,8 @@ _PLAIN = frozenset(
 )
 _SAYS_NOTHING = frozenset(
     {
-        *(
-            "$anchor",
-            "$comment",
-            "$id",
-            "id",
-            "default",
-            "deprecated",
-            "description",
-            "discriminator",
-            "example",
-            "examples",
-            "readOnly",
-        ),
-        *("title", "writeOnly"),
+        *("$anchor", "$comment", "$id", "default", "deprecated", "description", "discriminator"),
+        *("example", "examples", "id", "readOnly", "title", "writeOnly"),
     }
 )
 _JOINING, _ASIDE = frozenset({"$ref", "anyOf", "oneOf"}), frozenset({"$defs", "$schema", "definitions"})

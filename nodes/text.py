@@ -11,7 +11,7 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from nodes.markups import Markup
-from nodes.prompts import ChatTemplate, not_text
+from nodes.prompts import ChatTemplate, not_text, special_tokens
 from nodes.prompts import ChatTemplateMissing as ChatTemplateMissing
 from nodes.prompts import PromptError as PromptError
 from nodes.spelling import Speller
@@ -97,8 +97,7 @@ class Tokenizer:
 
     @cached_property
     def _special(self) -> dict[str, int]:
-        added = self._tokenizer.added_tokens_decoder.items()
-        return {str(token): token_id for token_id, token in added if token.special}
+        return special_tokens(self._tokenizer)
 
 
 class Detokenizer:

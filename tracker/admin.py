@@ -15,7 +15,7 @@ from relay import presence
 from relay.auth import forget
 from tracker import accusations, contributions, epochs
 from tracker import key_admin as key_admin  # registers its tables
-from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline
+from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline, listing
 from tracker.models import ApiKey, ChatSession, Contribution, Failover, LanguageModel, Node, SessionHop, Shard
 from tracker.words import layers_in_words
 
@@ -234,8 +234,7 @@ class ContributionAdmin(ReadOnly, ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         page = super().changelist_view(request, extra_context)
-        told = getattr(page, "context_data", None) or {}  # without rows to show where it leads elsewhere
-        if "cl" in told:
+        if told := listing(page):
             rows, by = told["cl"].queryset, {"owner": "owner_label", "node": "node_name"}
             told["totals"] = {who: contributions.totals(rows, field) for who, field in by.items()}
         return page

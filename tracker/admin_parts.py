@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
@@ -22,3 +22,9 @@ class ReadOnly:
 
     def has_change_permission(self, request: HttpRequest, *args: Any) -> bool:
         return False
+
+
+def listing(page: HttpResponse) -> dict[str, Any] | None:
+    """What the template of a table's page is told, its rows under `cl`; None where the page leads elsewhere."""
+    told: dict[str, Any] = getattr(page, "context_data", None) or {}
+    return told if "cl" in told else None

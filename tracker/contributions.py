@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from django.db import IntegrityError, transaction
-from django.db.models import F, Sum
+from django.db.models import Sum
 from django.db.models.query import QuerySet
 
+from tracker import tallies
 from tracker.answers import Answer
 from tracker.models import Contribution, Failover, Node, SessionHop
 
@@ -91,15 +91,6 @@ def _fill_in(hops: Sequence[SessionHop], answer: Answer) -> None:
 
 def _add(name: str, node: Node | None, model_name: str, work: Work, now: datetime) -> None:
     owner = node.joined_with if node else None
-    row = {"node_name": name, "owner": owner, "day": now.astimezone(UTC).date(), "model_name": model_name}
-    about = {"node": node, "owner_label": owner.label if owner else ""}
-    added = {"sessions": 1, "tokens": work.tokens, "token_layers": work.token_layers}
-    more = about | {field: F(field) + amount for field, amount in added.items()}
-    mine = Contribution.objects.filter(**row)
-    if mine.update(**more):
-        return
-    try:
-        with transaction.atomic():
-            Contribution.objects.create(**row, **about, **added)
-    except IntegrityError:  # another session of the node was faster
-        mine.update(**more)
+    key = {"node_name": name, "owner": owner, "day": tallies.day_of(now), "model_name": model_name}
+    amounts = {"sessions": 1, "tokens": work.tokens, "token_layers": work.token_layers}
+    tallies.add(Contribution.objects, key, amounts, node=node, owner_label=owner.label if owner else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -13,8 +12,8 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from tracker import usage
-from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline
+from tracker import tallies, usage
+from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline, listing
 from tracker.limits import LIMITS
 from tracker.models import ApiKey, JoinToken, Usage
 from tracker.models.keys import CredentialRow
@@ -112,7 +111,7 @@ class ApiKeyAdmin(CredentialAdmin):
 
     @admin.display(description="used today (UTC)")
     def used_today(self, key: ApiKey) -> str:
-        today = usage.totals(key.usage.filter(day=timezone.now().astimezone(UTC).date()))
+        today = usage.totals(key.usage.filter(day=tallies.day_of(timezone.now())))
         return f"{counted(today['requests'], 'request')}, {counted(today['total_tokens'], 'token')}"
 
 
@@ -128,9 +127,9 @@ class UsageAdmin(ReadOnly, ModelAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """With the sums of all that is listed, on all of its pages."""
         answer = super().changelist_view(request, extra_context)
-        if isinstance(answer, TemplateResponse) and answer.context_data and "cl" in answer.context_data:
-            sums = usage.totals(answer.context_data["cl"].queryset)
+        if told := listing(answer):
+            sums = usage.totals(told["cl"].queryset)
             requests, failed = counted(sums["requests"], "request"), sums["failed"]
             tokens = f"{sums['prompt_tokens']} tokens of prompts and {sums['completion_tokens']} of answers"
-            answer.context_data["title"] = f"Usage: {requests} ({failed} failed), {tokens}"
+            told["title"] = f"Usage: {requests} ({failed} failed), {tokens}"
         return answer

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tracker.errors import ApiError
+from tracker.words import counted
 
 CODE = "rate_limit_exceeded"
 ABOVE = "above_key_limit"  # clients ask again after the other
@@ -18,18 +19,21 @@ class Limit:
 
     name: str  # of the column of ApiKey
     counts: str  # "requests" or "tokens"
-    words: str
+    within: str  # which of them, in words
+
+    @property
+    def words(self) -> str:
+        return f"{self.counts} {self.within}"
 
     def of(self, number: int) -> str:
         """ "1 request per minute", "60 requests per minute"."""
-        words = self.words.replace(self.counts, self.counts.removesuffix("s"), 1) if number == 1 else self.words
-        return f"{number} {words}"
+        return f"{counted(number, self.counts.removesuffix('s'))} {self.within}"
 
 
-REQUESTS_PER_MINUTE = Limit("requests_per_minute", "requests", "requests per minute")
-TOKENS_PER_MINUTE = Limit("tokens_per_minute", "tokens", "tokens per minute")
-TOKENS_PER_DAY = Limit("tokens_per_day", "tokens", "tokens per day (UTC)")
-MAX_CONCURRENT = Limit("max_concurrent", "requests", "requests at the same time")
+REQUESTS_PER_MINUTE = Limit("requests_per_minute", "requests", "per minute")
+TOKENS_PER_MINUTE = Limit("tokens_per_minute", "tokens", "per minute")
+TOKENS_PER_DAY = Limit("tokens_per_day", "tokens", "per day (UTC)")
+MAX_CONCURRENT = Limit("max_concurrent", "requests", "at the same time")
 LIMITS = (REQUESTS_PER_MINUTE, TOKENS_PER_MINUTE, TOKENS_PER_DAY, MAX_CONCURRENT)
 
 

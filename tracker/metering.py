@@ -15,7 +15,7 @@ from django.db import transaction
 from django.db.models import BigIntegerField, Case, Count, F, Max, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Coalesce
 
-from tracker import limits
+from tracker import limits, tallies
 from tracker.errors import ApiError
 from tracker.limits import (
     MAX_CONCURRENT,
@@ -115,7 +115,7 @@ def _running(key: ApiKey, now: datetime) -> dict[str, int]:
 
 
 def _spent_today(key: ApiKey, now: datetime) -> int:
-    today = Usage.objects.filter(api_key=key, day=now.astimezone(UTC).date())
+    today = Usage.objects.filter(api_key=key, day=tallies.day_of(now))
     return today.aggregate(tokens=Sum(F("prompt_tokens") + F("completion_tokens")))["tokens"] or 0
 
 

@@ -6,12 +6,12 @@ A session counts on the day (UTC) on which it began, once, whatever became of it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet, Sum
+from django.db.models import QuerySet, Sum
 
+from tracker import tallies
 from tracker.models import ApiKey, ChatSession, Usage
 
 COUNTS = ("requests", "failed", "prompt_tokens", "completion_tokens")
@@ -46,7 +46,7 @@ def totals(rows: QuerySet[Usage]) -> dict[str, int]:
 
 def since(now: datetime, num_days: int) -> date:
     """The first of so many days, of which today is the last."""
-    return now.astimezone(UTC).date() - timedelta(days=num_days - 1)
+    return tallies.day_of(now) - timedelta(days=num_days - 1)
 
 
 def _counts(session: ChatSession, end: Mapping[str, Any]) -> dict[str, int]:
@@ -67,17 +67,9 @@ def _has_failed_elsewhere(session: ChatSession) -> bool:
 
 
 def _add(session: ChatSession, changes: Mapping[str, int]) -> None:
-    day = session.started.astimezone(UTC).date()
-    row: dict[str, Any] = {"api_key": session.api_key_id, "model_name": session.model.name, "day": day}
-    ours = Usage.objects.filter(**row)
-    added = {name: F(name) + change for name, change in changes.items()}
-    if ours.update(**added):
-        return
-    try:
-        with transaction.atomic():
-            Usage.objects.create(**changes, api_key_id=row.pop("api_key"), **row)
-    except IntegrityError:  # another process was first
-        ours.update(**added)
+    day = tallies.day_of(session.started)
+    key = {"api_key_id": session.api_key_id, "model_name": session.model.name, "day": day}
+    tallies.add(Usage.objects, key, changes)
 
 
 def _told(counts: Mapping[str, Any]) -> dict[str, int]:

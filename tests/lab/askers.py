@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-import requests
+from typing import cast
 
 from nodes.answers import answer_now
 from nodes.api import NodeApi
@@ -59,7 +57,7 @@ class Outcome:
 @contextmanager
 def connected(site: Site, tls: ssl.SSLContext, name: str, tunnel: Tunnel) -> Iterator[str]:
     """A node of the echo model, enrolled and on the relay; its peer_id."""
-    made = enrol(site, name)
+    made = site.register(site.join_token, name=name, model=MODEL)
     api = cast(NodeApi, Echo())
     bridge = RelayHttpBridge(api, made["relay_url"], made["peer_id"], made["node_key"], tls, tunnel=tunnel)
     bridge.start()
@@ -68,21 +66,6 @@ def connected(site: Site, tls: ssl.SSLContext, name: str, tunnel: Tunnel) -> Ite
         yield str(made["peer_id"])
     finally:
         bridge.stop(Deadline.after(5))
-
-
-def enrol(site: Site, name: str) -> dict[str, Any]:
-    body = {
-        "name": name,
-        "model": MODEL,
-        "start_layer": 0,
-        "end_layer": 2,
-        "protocol_version": wire.PROTOCOL_VERSION,
-        "wire_versions": list(wire.WIRE_VERSIONS),
-    }
-    headers = {"Authorization": f"Bearer {site.join_token}"}
-    answer = requests.post(f"{site.local_url}/api/nodes/register", json=body, headers=headers, timeout=20)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
 
 
 def ask_for(site: Site, tls: ssl.SSLContext, num_askers: int, duration_s: float) -> Outcome:

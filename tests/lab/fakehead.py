@@ -14,8 +14,6 @@ import ssl
 from concurrent.futures import Future
 from typing import Any, Self
 
-import requests
-
 from nodes.answers import answer_now, json_answer
 from nodes.api import prove
 from nodes.bridge import RelayHttpBridge
@@ -64,20 +62,9 @@ class FakeHead:
     def register(self, credential: str = "") -> dict[str, Any]:
         """Also begins a new lease."""
         model = {"name": self.model, "fingerprint": "f" * 64, "num_layers": 2, "hidden_size": 8}
-        body = {
-            "name": self.model,
-            "model": model | {"context_length": 4096},
-            "start_layer": 0,
-            "end_layer": 2,
-            "relay": not self._listens,
-            "endpoint": self._endpoint or ("http://127.0.0.1:1" if self._listens else None),
-            "protocol_version": wire.PROTOCOL_VERSION,
-            "wire_versions": list(wire.WIRE_VERSIONS),
-        }
-        fields = {"Authorization": f"Bearer {credential or self._node_key}"}
-        answer = requests.post(f"{self._site.local_url}/api/nodes/register", json=body, headers=fields, timeout=20)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
+        endpoint = self._endpoint or ("http://127.0.0.1:1" if self._listens else None)
+        said = {"name": self.model, "model": model | {"context_length": 4096}, "relay": not self._listens}
+        return self._site.register(credential or self._node_key, **said, endpoint=endpoint)
 
     def begin(self, request: wire.Request, door: str) -> Future[Answer]:
         """In the place of NodeApi."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import requests
 
+from relay import wire
 from tests.lab import record, warm
 from tests.lab.namespaces import Namespace
 from tests.lab.processes import Process, environment, free_port, manage, manage_py
@@ -172,6 +173,15 @@ class Site:
 
     def post(self, path: str, body: Mapping[str, Any], *, stream: bool = False) -> requests.Response:
         return requests.post(self.local_url + path, json=dict(body), headers=self.headers, stream=stream, timeout=120)
+
+    def register(self, credential: str, **said: Any) -> dict[str, Any]:
+        """What the site answers to a node with two layers of its model, made up in the test's own process."""
+        versions = {"protocol_version": wire.PROTOCOL_VERSION, "wire_versions": list(wire.WIRE_VERSIONS)}
+        body = {"start_layer": 0, "end_layer": 2} | versions | said
+        bearer = {"Authorization": f"Bearer {credential}"}
+        answer = requests.post(f"{self.local_url}/api/nodes/register", json=body, headers=bearer, timeout=20)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
 
     def chat(self, model: str, prompt: str, **parameters: Any) -> Answer:
         """A chat, streamed, with its trace."""

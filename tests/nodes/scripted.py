@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 BOS, START, END = "<|bos|>", "<|im_start|>", "<|im_end|>"
 NUM_LAYERS = 4
@@ -50,7 +51,7 @@ class _Vocabulary:
 
     def __init__(self) -> None:
         self._ids = {token: number for number, token in enumerate((BOS, START, END))}
-        self._spelled = dict(zip(range(256), _alphabet(), strict=True))  # ByteLevel's way to write bytes
+        self._spelled: dict[int, str] = bytes_to_unicode()  # type: ignore[no-untyped-call]  # as ByteLevel writes bytes
         for byte in range(256):
             self._add(bytes([byte]))
 
@@ -93,13 +94,6 @@ class _Vocabulary:
 
     def _written(self, piece: bytes) -> str:
         return "".join(self._spelled[byte] for byte in piece)
-
-
-def _alphabet() -> list[str]:
-    """The character for each byte, in the order of bytes: printable ones stand for themselves."""
-    kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in kept else chr(next(others)) for byte in range(256)]
 
 
 def _save_model(folder: Path, following: Mapping[int, int], context_length: int) -> None:

@@ -25,6 +25,7 @@ OF_PAGES = {
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
 }
 
 Answer = Callable[[HttpRequest], Awaitable[HttpResponseBase]]

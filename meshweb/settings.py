@@ -61,6 +61,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "django_htmx",  # static files and a middleware that knows whose request it is
     "drf_spectacular_sidecar",  # static files alone: Swagger UI, for /docs
     "relay",
     "tracker",
@@ -74,6 +75,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "meshweb.urls"
@@ -100,7 +102,8 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("MinimumLengthValidator", "CommonPasswordValidator", "NumericPasswordValidator")
 ]
-LOGIN_URL = "admin:login"
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
 LANGUAGE_CODE = "en"
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -120,6 +123,7 @@ HEAD_SILENCE_S = env.number("HEAD_SILENCE_S", 5.0, least=1.5)  # a head says som
 FAILOVER_WAIT_S = env.number(
     "FAILOVER_WAIT_S", 20.0, least=0
 )  # for a node to come (back), where no other has the layers
+DASHBOARD_PUBLIC = env.boolean("DASHBOARD_PUBLIC", False)  # models, coverage and counts without a login
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib.admin.forms import AdminAuthenticationForm
+from django.contrib.auth.forms import AuthenticationForm
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
@@ -46,8 +47,8 @@ def label(text: str) -> str:
     return text
 
 
-class LoginForm(AdminAuthenticationForm):
-    """The admin's, slowed like all credentials where many bad ones came from the same address."""
+class Slowed(AuthenticationForm):
+    """Like all credentials where many bad ones came from the same address."""
 
     request: HttpRequest
 
@@ -59,3 +60,11 @@ class LoginForm(AdminAuthenticationForm):
         except ValidationError:
             gate.failed(self.request, "a password")
             raise
+
+
+class SiteLoginForm(Slowed):
+    """Of the dashboard: for everybody who has an account."""
+
+
+class LoginForm(Slowed, AdminAuthenticationForm):
+    """Of the admin: for those whom it lets in."""

@@ -1,9 +1,15 @@
+from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
+from tracker.dashboard import overview
+from tracker.forms import SiteLoginForm
 from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
-    path("", pages.session_list, name="session-list"),
+    path("", overview.page.view, name=overview.page.name),
+    path("sessions", pages.session_list, name="session-list"),
+    path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
+    path("logout", LogoutView.as_view(next_page="login"), name="logout"),
     path("sessions.json", pages.session_list_json, name="session-list-json"),
     path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
     path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),

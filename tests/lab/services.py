@@ -16,6 +16,8 @@ PACKAGES = {  # program: Debian package
     "iptables-restore": "iptables",  # routers with NAT
     "conntrack": "conntrack",  # what such a router remembers
     "faketime": "faketime",  # clocks that are off
+    "chromium": "chromium",  # the pages, as a browser shows them
+    "npm": "npm",  # brings axe-core, which knows what a page makes hard for whom
 }
 BESIDE_THE_PATH = ("/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin"))))
 

@@ -28,6 +28,11 @@ class LanguageModelQuerySet(QuerySet["LanguageModel"]):
 
 
 class LanguageModel(models.Model):
+    class Rebalancing(models.TextChoices):
+        OFF = "off", "off"
+        PROPOSE = "propose", "propose: somebody accepts a move, or not"
+        AUTOMATIC = "automatic", "automatic"
+
     name = models.CharField(max_length=200, unique=True, validators=[MODEL_NAME], help_text="As users ask for it.")
     fingerprint = models.CharField(
         max_length=64,
@@ -60,6 +65,34 @@ class LanguageModel(models.Model):
         default="bfloat16",
         help_text="How activations travel between nodes. float32 doubles the bytes.",
     )
+    default_max_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Tokens of an answer where the client names no number. Empty: 1024.",
+    )
+    deadline_s = models.PositiveIntegerField(
+        "deadline in s",
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="The time one chat may take. Empty: the site's REQUEST_DEADLINE_S, which is also the most.",
+    )
+    is_refused = models.BooleanField(
+        "refused", default=False, help_text="No node joins with it any more, and nobody may ask it."
+    )
+    refusal_reason = models.CharField(max_length=300, blank=True, help_text="Why; owners and users read it.")
+    rebalancing = models.CharField(
+        max_length=9,
+        choices=Rebalancing.choices,
+        default=Rebalancing.PROPOSE,
+        help_text="Whether nodes that leave the choice of their layers to the site are moved where they serve more.",
+    )
+    layer_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, editable=False, help_text="Of one layer's weights, as they are."
+    )
+    head_bytes = models.PositiveBigIntegerField(null=True, blank=True, editable=False, help_text="Before the layers.")
+    tail_bytes = models.PositiveBigIntegerField(null=True, blank=True, editable=False, help_text="After the layers.")
 
     created = models.DateTimeField(default=timezone.now, editable=False)
 
@@ -99,3 +132,22 @@ class LanguageModel(models.Model):
             setattr(self, name, facts[name])
         if fields:
             self.save(update_fields=fields)
+
+
+class RefusedFingerprint(models.Model):
+    """A copy of some model that no node may join with, whatever it calls it."""
+
+    fingerprint = models.CharField(
+        max_length=64,
+        unique=True,
+        validators=[RegexValidator(r"^[0-9a-f]{64}\Z", "A fingerprint has 64 digits of 0-9 and a-f.")],
+        help_text="As the list of nodes or a model's page shows it: 64 hexadecimal digits.",
+    )
+    reason = models.CharField(max_length=300, blank=True, help_text="Why; owners of such nodes read it.")
+    created = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering = ["-created"]
+
+    def __str__(self) -> str:
+        return f"{self.fingerprint[:12]}…"

@@ -97,6 +97,20 @@ class Node(models.Model):
     threads = models.PositiveIntegerField(null=True, blank=True)
     memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     ms_per_layer = models.FloatField(null=True, blank=True, help_text="Time of one token through one layer.")
+    picks_layers = models.BooleanField(default=False, help_text="It leaves the choice of its layers to the site.")
+    budget_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="Memory that it gives to weights and caches together."
+    )
+    layer_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="What a layer takes of that on this node, with its share of the caches."
+    )
+    head_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="What the first layer's node needs beside its layers."
+    )
+    tail_bytes = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="What the last layer's node needs beside its layers."
+    )
+    rtt_ms = models.FloatField("round trip in ms", null=True, blank=True, help_text="Of the relay's last pings to it.")
     state = models.CharField(max_length=20, blank=True, help_text="What it last said it does.")
     done_bytes = models.PositiveBigIntegerField(null=True, blank=True, help_text="Of its weights, fetched so far.")
     total_bytes = models.PositiveBigIntegerField(
@@ -111,6 +125,15 @@ class Node(models.Model):
 
     duty = models.CharField(
         max_length=8, choices=Duty.choices, default=Duty.WORKS, help_text="What the operator has it do."
+    )
+    banned_until = models.DateTimeField(null=True, blank=True, help_text="It is let in again after this moment.")
+    ban_reason = models.CharField(max_length=300, blank=True, help_text="Why; its owner reads it.")
+    next_key_id = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="Of the key that is to take the place of its present one."
+    )
+    next_secret_hash = models.CharField(max_length=64, blank=True, editable=False)
+    rotates_key = models.BooleanField(
+        default=False, editable=False, help_text="It is given a new key with its next heartbeat."
     )
     breaker_until = models.DateTimeField(
         null=True, blank=True, help_text="No session goes through it until then; after that one may try."
@@ -134,6 +157,7 @@ class Node(models.Model):
 
     class Meta:
         ordering = ["name"]
+        permissions = [("see_dashboard", "Can see the dashboard")]
 
     def __str__(self) -> str:
         return self.name
@@ -249,6 +273,7 @@ class Shard(models.Model):
     node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="shard")
     start_layer = models.PositiveIntegerField(help_text="The first layer it holds.")
     end_layer = models.PositiveIntegerField(help_text="The layer after its last one.")
+    reason = models.CharField(max_length=500, blank=True, help_text="Why these, where the site chose them.")
 
     class Meta:
         constraints = [

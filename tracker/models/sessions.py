@@ -67,12 +67,16 @@ class ChatSession(models.Model):
     ttft_ms = models.FloatField("TTFT in ms", null=True, blank=True, help_text="From the request to its first text.")
     error_code = models.CharField(max_length=60, blank=True)
     error_message = models.TextField(blank=True)
+    cancelled_by = models.CharField(
+        max_length=150, blank=True, editable=False, help_text="Who asked for its end here; its process sees it."
+    )
 
     objects = ChatSessionQuerySet.as_manager()
 
     class Meta:
         ordering = ["-started"]
         verbose_name = "session"
+        permissions = [("cancel_chatsession", "Can cancel a session"), ("use_chat", "Can chat on the site's page")]
         constraints = [models.UniqueConstraint(fields=["completion_id", "choice"], name="one_session_per_choice")]
         indexes = [models.Index(fields=["api_key", "started"], name="sessions_of_a_key")]
 
@@ -127,6 +131,12 @@ class SessionHop(models.Model):
     ms_total = models.FloatField(null=True, blank=True, help_text="Time of all its steps, as the head saw it.")
     compute_ms = models.FloatField(null=True, blank=True, help_text="Of these, computing.")
     queue_ms = models.FloatField(null=True, blank=True, help_text="Of these, waiting for the engine.")
+    compute_p50_ms = models.FloatField(null=True, blank=True, help_text="Computing, of half of its decode steps.")
+    compute_p95_ms = models.FloatField(null=True, blank=True, help_text="Of 95 in 100.")
+    network_p50_ms = models.FloatField(null=True, blank=True, help_text="What a step took beside both.")
+    network_p95_ms = models.FloatField(null=True, blank=True)
+    queue_p50_ms = models.FloatField(null=True, blank=True, help_text="Waiting for the engine.")
+    queue_p95_ms = models.FloatField(null=True, blank=True)
 
     class Meta:
         ordering = ["session", "epoch", "position"]
@@ -144,6 +154,19 @@ class SessionHop(models.Model):
         """Its time over the tokens of the answer, so that the hops of a session add up to its time per token."""
         tokens = self.session.completion_tokens
         return self.ms_total / tokens if tokens and self.ms_total is not None else None
+
+
+class SessionSteps(models.Model):
+    """The last steps of a session, for the picture of them on its page."""
+
+    session = models.OneToOneField(ChatSession, on_delete=models.CASCADE, primary_key=True, related_name="last_steps")
+    steps = models.JSONField(default=list, help_text="In order, as its head told them.")
+
+    class Meta:
+        verbose_name_plural = "session steps"
+
+    def __str__(self) -> str:
+        return f"steps of {self.session}"
 
 
 class Failover(models.Model):

@@ -50,12 +50,12 @@ def session(make_node: MakeNode, connect: Callable[[Node], None], model: Languag
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/?live", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/chatcmpl-abc.json"]
+    "path", ["/sessions", "/sessions?live", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/chatcmpl-abc.json"]
 )
 def test_strangers_are_sent_to_the_login(session: ChatSession, path: str) -> None:
     response = Client().get(path)
     assert response.status_code == 302
-    assert response["Location"].startswith("/admin/login/?next=")
+    assert response["Location"].startswith("/login?next=")
 
 
 def test_a_session_tells_how_many_drafts_were_right(operator: Client, session: ChatSession) -> None:
@@ -66,7 +66,7 @@ def test_a_session_tells_how_many_drafts_were_right(operator: Client, session: C
     assert (story["drafted_tokens"], story["accepted_tokens"]) == (9, 6)
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/a.json"])
+@pytest.mark.parametrize("path", ["/sessions", "/docs", "/sessions.json", "/sessions/chatcmpl-abc", "/sessions/a.json"])
 def test_nothing_can_be_posted_to_a_page(path: str) -> None:
     assert Client(enforce_csrf_checks=True).post(path).status_code == 405
 
@@ -81,7 +81,7 @@ def test_a_session_whose_client_left_says_so(operator: Client, session: ChatSess
 
 def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example.org"
-    page = operator.get("/").content.decode()
+    page = operator.get("/sessions").content.decode()
     assert "python manage.py createjointoken" in page
     assert "python manage.py runnode --tracker https://mesh.example.org --join-token TOKEN" in page
 
@@ -89,14 +89,14 @@ def test_an_empty_site_tells_the_next_step(operator: Client, settings: Settings)
 def test_a_site_nobody_has_asked_tells_how_to_ask(operator: Client, make_node: MakeNode, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example.org"
     make_node("node-a")
-    page = operator.get("/").content.decode()
+    page = operator.get("/sessions").content.decode()
     assert "python manage.py createapikey" in page
     assert "curl https://mesh.example.org/v1/chat/completions" in page
 
 
 def test_the_list_shows_models_nodes_and_sessions(operator: Client, session: ChatSession, make_node: MakeNode) -> None:
     make_node("node-c", 0, 12)
-    page = operator.get("/").content.decode()
+    page = operator.get("/sessions").content.decode()
     for shown in (
         "01234567",
         "node-a → node-b",
@@ -111,7 +111,7 @@ def test_the_list_shows_models_nodes_and_sessions(operator: Client, session: Cha
 
 def test_a_model_that_cannot_answer_says_what_is_missing(operator: Client, make_node: MakeNode) -> None:
     make_node("node-a", 0, 6)
-    assert "layers 0–11 have no node online" in operator.get("/").content.decode()
+    assert "layers 0–11 have no node online" in operator.get("/sessions").content.decode()
 
 
 def test_one_session_has_its_route_and_hop_table(operator: Client, session: ChatSession) -> None:
@@ -121,7 +121,7 @@ def test_one_session_has_its_route_and_hop_table(operator: Client, session: Chat
     assert session.session_id not in page
 
 
-@pytest.mark.parametrize("path", ["/", "/sessions/chatcmpl-abc"])
+@pytest.mark.parametrize("path", ["/sessions", "/sessions/chatcmpl-abc"])
 def test_a_page_refreshes_itself_by_its_live_part(operator: Client, session: ChatSession, path: str) -> None:
     page, live = operator.get(path), operator.get(path, {"live": ""})
     assert 'id="live" data-every-ms="2000"' in page.content.decode()
@@ -132,7 +132,7 @@ def test_a_page_refreshes_itself_by_its_live_part(operator: Client, session: Cha
 
 
 def test_pages_take_nothing_from_elsewhere(operator: Client, session: ChatSession) -> None:
-    page = operator.get("/").content.decode()
+    page = operator.get("/sessions").content.decode()
     assert "http://" not in page.replace("http://www.w3.org", "").replace("http://127.0.0.1:8000", "")
     assert "https://" not in page
 
@@ -141,7 +141,7 @@ def test_names_are_escaped(operator: Client, session: ChatSession) -> None:
     SessionHop.objects.update(node_name="<script>alert(1)</script>")
     session.error_message = session.error_code = "<b>"
     session.save()
-    for path in ("/", "/sessions/chatcmpl-abc"):
+    for path in ("/sessions", "/sessions/chatcmpl-abc"):
         page = operator.get(path).content.decode()
         assert "<script>alert" not in page
         assert "<b>" not in page
@@ -187,7 +187,7 @@ def test_a_session_tells_what_it_went_on_without(operator: Client, survivor: Cha
         "16 tokens from kept activations, 32 ms of computing",
     ):
         assert shown in page
-    page = operator.get("/").content.decode()
+    page = operator.get("/sessions").content.decode()
     assert "node-a → node-c <small>after 1 failover</small>" in page
 
 
@@ -274,7 +274,7 @@ def test_each_choice_of_an_answer_has_a_page_with_the_way_to_the_others(
     assert '<a href="/sessions/chatcmpl-abc/0">0</a> <span class="done">' in second
     assert '<p class="bad">another choice of the completion failed: no room</p>' in second
     assert operator.get("/sessions/chatcmpl-abc/2").status_code == 404
-    listed = operator.get("/").content.decode()
+    listed = operator.get("/sessions").content.decode()
     assert listed.index("01234567") < listed.index("fedcba98")
     assert "<small>choice 1</small>" in listed
     assert "choice 0" not in listed
@@ -328,4 +328,4 @@ def test_the_list_needs_as_many_queries_for_many_sessions_as_for_one(
         made.save()
         SessionHop.objects.create(session=made, position=0, node_name="x", start_layer=0, end_layer=12, ms_total=1.0)
     with django_assert_max_num_queries(12):
-        operator.get("/")
+        operator.get("/sessions")

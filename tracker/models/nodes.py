@@ -131,7 +131,9 @@ class Node(models.Model):
     next_key_id = models.CharField(
         max_length=64, blank=True, editable=False, help_text="Of the key that is to take the place of its present one."
     )
-    next_secret_hash = models.CharField(max_length=64, blank=True, editable=False)
+    next_secret_hash = models.CharField(
+        max_length=64, blank=True, editable=False, help_text="SHA-256 of that key's secret part."
+    )
     rotates_key = models.BooleanField(
         default=False, editable=False, help_text="It is given a new key with its next heartbeat."
     )

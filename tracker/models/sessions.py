@@ -134,9 +134,9 @@ class SessionHop(models.Model):
     compute_p50_ms = models.FloatField(null=True, blank=True, help_text="Computing, of half of its decode steps.")
     compute_p95_ms = models.FloatField(null=True, blank=True, help_text="Of 95 in 100.")
     network_p50_ms = models.FloatField(null=True, blank=True, help_text="What a step took beside both.")
-    network_p95_ms = models.FloatField(null=True, blank=True)
+    network_p95_ms = models.FloatField(null=True, blank=True, help_text="Of 95 in 100.")
     queue_p50_ms = models.FloatField(null=True, blank=True, help_text="Waiting for the engine.")
-    queue_p95_ms = models.FloatField(null=True, blank=True)
+    queue_p95_ms = models.FloatField(null=True, blank=True, help_text="Of 95 in 100.")
 
     class Meta:
         ordering = ["session", "epoch", "position"]

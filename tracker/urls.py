@@ -1,12 +1,13 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import overview
+from tracker.dashboard import firststeps, overview
 from tracker.forms import SiteLoginForm
 from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
     path("", overview.page.view, name=overview.page.name),
+    path("first-join-token", firststeps.first_join_token, name="first-join-token"),
     path("sessions", pages.session_list, name="session-list"),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),

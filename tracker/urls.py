@@ -1,12 +1,14 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import overview
+from tracker.dashboard import node_detail, node_list, overview
 from tracker.forms import SiteLoginForm
 from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
     path("", overview.page.view, name=overview.page.name),
+    path("nodes", node_list.page.view, name=node_list.page.name),
+    path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
     path("sessions", pages.session_list, name="session-list"),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),

@@ -1,4 +1,4 @@
-"""The site's pages in Debian's Chromium, which Playwright drives. Each module has a browser and a site of its own."""
+"""The site's pages in Debian's Chromium, which Playwright drives: one site with a mesh that answers, for all."""
 
 from __future__ import annotations
 
@@ -25,21 +25,27 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """It notices lost nodes sooner than as shipped."""
     with Site(tmp_path_factory.mktemp("site"), RELAY_PING_S="1", FAILOVER_WAIT_S="2") as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "tiny"
     make_tiny_llama(folder, tied=False, num_layers=6)
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def mesh(site: Site, tiny: Path) -> Iterator[None]:
+    with site.mesh(tiny, ["0:3", "3:6"]):
+        yield
+
+
+@pytest.fixture(scope="session")
 def cookies(site: Site) -> dict[str, str]:
     """Of a user of each group, and of "root", who is above them."""
     return people.make(site)

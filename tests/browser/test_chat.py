@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
@@ -15,12 +14,6 @@ from tests.lab.people import Window
 from tests.lab.site import Site
 
 ANSWER_MS = 30_000
-
-
-@pytest.fixture(scope="module")
-def mesh(site: Site, tiny: Path) -> Iterator[None]:
-    with site.mesh(tiny, ["0:3", "3:6"]):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -52,14 +52,14 @@ async function ask(text) {
       reason = event.reason ?? reason;
     }
     doing.textContent = `Done: ${figures.inWords()}.`;
-    if (reason === "length") mine.after(note("Cut off: the answer may have no more tokens. Settings or the model's context say how many."));
+    if (reason === "length") below(mine, note("Cut off: the answer may have no more tokens. Settings or the model's context say how many."));
   } catch (error) {
     if (control.signal.aborted) {
       doing.textContent = `Stopped: ${figures.inWords()}.`;
-      mine.after(note("Stopped."));
+      below(mine, note("Stopped."));
     } else {
       doing.textContent = "Failed.";
-      mine.after(failure(error.message, () => {
+      below(mine, failure(error.message, () => {
         question.parentNode.remove();
         mine.parentNode.remove();
         turns = before;
@@ -168,6 +168,10 @@ function bubble(who, kind) {
   turn.append(name, text);
   keepingTheEnd(() => said.append(turn), true);
   return text;
+}
+
+function below(text, told) {
+  keepingTheEnd(() => text.after(told));
 }
 
 function note(words) {

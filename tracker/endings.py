@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tracker import accusations, contributions, news, reports, usage
+from tracker import accusations, contributions, news, progress, reports, usage
 from tracker.answers import Answer
 from tracker.chats import Chat
 from tracker.models import ChatSession, Failover
@@ -33,6 +33,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
+    if answer.told_steps:
+        progress.write_steps([(chat.session_pk, answer.told_steps)])
     with transaction.atomic():
         hops = reports.write(chat.session_pk, answer)
         contributions.count(hops, answer, now)

@@ -120,6 +120,11 @@ class NodeApi:
     def num_chats(self) -> int:
         return len(self._chats)
 
+    @property
+    def is_idle(self) -> bool:
+        """It heads no chat, and none that it headed still frees its hops."""
+        return not self._chats and not self._num_releasing
+
     def _forward(self, request: wire.Request, sender: str | None) -> Future[Answer]:
         step = StepHeaders.read(request.headers)
         ticket = self._book.allow_step(

@@ -27,6 +27,7 @@ FIRST_DEADLINE_S = 30.0
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 MAX_REVOKED_TRIES = 3
 REVOKED_PAUSE_S = 600.0
+LOOK_S = 0.2
 REMINDER_S = 600.0  # how often a tracker that stays away is named in the log
 
 
@@ -35,7 +36,8 @@ class NoCredential(Exception):
 
 
 class Membership:
-    """`hear` is called with what the tracker says, on the thread that asked; `news` says how the node is."""
+    """`hear` is called with what the tracker says, `registered` with each registration, on the thread that asked.
+    `news` says how the node is."""
 
     def __init__(
         self,
@@ -56,6 +58,7 @@ class Membership:
         self._node_key = ""
         self._registration, self._num_heartbeats = "", 0  # its id, and how many were sent in it
         self._has_to_register = False
+        self._renewed: Registration | None = None  # the first one with the facts of the last `renew`
         self._heartbeat_s = 5.0
         self._num_revoked = 0
         self._lost_at: float | None = None
@@ -66,6 +69,7 @@ class Membership:
         self._was_told_to_wait = False
         self.news: Callable[[], Mapping[str, Any]] = dict
         self.hear: Callable[[Standing], None] = lambda standing: None
+        self.registered: Callable[[Registration], None] = lambda registration: None
         self.approved = threading.Event()
         self.endpoint_tried = threading.Event()  # the tracker has looked at it since the node serves
         self.endpoint_proved = threading.Event()
@@ -98,7 +102,26 @@ class Membership:
 
     def renew(self, facts: NodeFacts) -> None:
         """Registers again as soon as can be: the machine has slept, and may be elsewhere by now."""
+        self._renewed = None
         self._facts, self._has_to_register = facts, True
+        self._wake.set()
+
+    def describe(self, facts: NodeFacts) -> None:
+        """What to say when it has to register again."""
+        self._facts = facts
+
+    def renewed(self, facts: NodeFacts) -> Registration | None:
+        """Renews, and waits for it as long as it takes; None when the node is told to stop before."""
+        self._is_serving = False  # the endpoint answers nothing until it serves again
+        self.endpoint_tried.clear()
+        self.endpoint_proved.clear()
+        self.renew(facts)
+        while self._renewed is None and not self._stopping.wait(LOOK_S):
+            pass
+        return self._renewed
+
+    def tell(self) -> None:
+        """Sends a heartbeat at once: there is news that shouldn't wait."""
         self._wake.set()
 
     def leave(self) -> None:
@@ -114,22 +137,26 @@ class Membership:
             logger.warning("The tracker couldn't be told that this node leaves: %s", error)
 
     def _register(self) -> Registration:
-        key = self._state.read_key()
+        key, facts = self._state.read_key(), self._facts
         if key is None and not self._join_token:
             raise NoCredential("this node has no key yet: give it a join token (--join-token, MESHNET_JOIN_TOKEN)")
         try:
-            registration = self._tracker.register(key or self._join_token, self._facts)
+            registration = self._tracker.register(key or self._join_token, facts)
         except TrackerRefused as error:
             if key is None or error.status != 401 or error.is_revoked or not self._join_token:
                 raise
             logger.warning("The tracker doesn't know this node's key (%s); joining again with the join token", error)
-            registration = self._tracker.register(self._join_token, self._facts)
+            registration = self._tracker.register(self._join_token, facts)
         if registration.node_key != key:
             self._state.write_key(registration.node_key)
         self._node_key = registration.node_key
-        self._registration, self._num_heartbeats, self._has_to_register = registration.id, 0, False
+        self._registration, self._num_heartbeats = registration.id, 0
+        self._has_to_register = facts is not self._facts  # others were given while this one was under way
         logger.info("Registered with %s as %s (peer %s)", self._tracker.url, self._facts.name, registration.peer_id[:8])
         self._heard(registration.standing)
+        self.registered(registration)
+        if not self._has_to_register:
+            self._renewed = registration
         return registration
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ from relay import metrics, review  # noqa: E402
 from relay.background import Chore, WithChores  # noqa: E402
 from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
-from tracker import news, probes, ticking  # noqa: E402
+from tracker import news, probes, readings, ticking  # noqa: E402
 
 _http = Health(by_path(ProgramsHandler(), pages))
 _doors = ProtocolTypeRouter({"http": _http, "websocket": URLRouter(websocket_urlpatterns)})
@@ -27,6 +27,7 @@ _chores = [
     Chore(review.PERIOD_S, review.reviewer.start),
     Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add),
     Chore(news.PERIOD_S, news.giver.start),
+    Chore(readings.PERIOD_S, readings.reader.start),
 ]
 if settings.TICK:
     _chores += [Chore(ticking.PERIOD_S, ticking.ticker.start), Chore(probes.PERIOD_S, probes.prober.start)]

@@ -157,7 +157,7 @@ class Chat:
         drawn = brief.sampling, chunk_tokens, head.max_drafts
         generation = Generation(self._pipeline, known_ids, *drawn, failover=failover)
         for token in () if writer.finish_reason else generation.tokens(self._check):
-            if self._replay:
+            if self._replay and self._replay.compute_ms is None:
                 self._replay.end(self._pipeline.hop_table())
             self._send(writer.push(token))
             if writer.finish_reason:
@@ -166,6 +166,8 @@ class Chat:
     def _send(self, event: dict[str, Any] | None) -> None:
         if event:
             self._open()
+            if self._pipeline and (progress := self._pipeline.progress()):
+                event["meshnet"]["progress"] = progress
             self._stream.send(event, self.order.deadline)
 
     def _chunk_tokens(self, brief: Brief) -> int:
@@ -226,7 +228,8 @@ class Chat:
         usage = {"usage": self._writer.usage()} if self._writer else {}
         failovers = [self._replay.as_dict()] if self._replay else []
         failovers += [one.as_dict() for one in self._failover.switched] if self._failover else []
-        told = {name: rows for name, rows in (("left", left), ("failovers", failovers)) if rows}
+        steps = self._pipeline.last_steps() if self._pipeline else []
+        told = {name: rows for name, rows in (("left", left), ("failovers", failovers), ("steps", steps)) if rows}
         return {"meshnet": {"done": True, **usage, "hops": hops, **told}}
 
     def _look_for_cancel(self, answer: Future[Answer]) -> None:

@@ -11,11 +11,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nodes.deadline import Cancelled, Deadline
 from nodes.hops import Dialler, HopAnswer, HopError, Path
+from nodes.timings import Percentiles, Times
 from relay.headers import CACHED, COMPUTE_MS, QUEUE_MS, Hop
 from relay.wire import STATUS, Code, error_of
 
@@ -68,13 +69,17 @@ class HopStatistics:
     slowest_s: float = 0.0
     drafted: int = 0  # tokens that the tail was given as guesses
     accepted: int = 0  # of these, what it would have chosen itself
+    last: Times = (0.0, 0.0, 0.0)  # of its last step
+    decoding: Percentiles = field(default_factory=Percentiles)
 
     def add(self, path: str, took_s: float, compute_ms: float, queue_ms: float) -> None:
         self.path, self.num_steps = path, self.num_steps + 1
-        self.ms_total += took_s * 1000
+        took_ms = took_s * 1000
+        self.ms_total += took_ms
         self.compute_ms += compute_ms
         self.queue_ms += queue_ms
         self.slowest_s = max(self.slowest_s, took_s)
+        self.last = compute_ms, max(0.0, took_ms - compute_ms - queue_ms), queue_ms
 
     def reach(self, end: int) -> None:
         """The session's tokens up to there have been through it: steps begin at its first and leave out none."""
@@ -85,7 +90,8 @@ class HopStatistics:
         times = {"ms_total": self.ms_total, "compute_ms": self.compute_ms, "queue_ms": self.queue_ms}
         counts = {"steps": self.num_steps, "tokens": self.num_tokens}
         drafts = {"drafted": self.drafted, "accepted": self.accepted}
-        return hop | counts | drafts | {name: round(value, 3) for name, value in times.items()}
+        rounded = {name: round(value, 3) for name, value in times.items()}
+        return hop | counts | drafts | rounded | self.decoding.as_dict()
 
 
 class DownstreamHop:
@@ -252,6 +258,7 @@ def _word_for(codes: Collection[str]) -> str:
 
 def _number(text: str | None) -> float:
     try:
-        return float(text or 0)
+        number = float(text or 0)
     except ValueError:
         return 0.0
+    return number if math.isfinite(number) else 0.0

@@ -20,6 +20,7 @@ from nodes.forwarding import Session, StepInHand
 from nodes.grammar import Grammar
 from nodes.route import Route
 from nodes.sampling import Sampled, Sampling, TokenLogprobs
+from nodes.timings import StepLog
 from relay.wire import Code
 
 
@@ -35,7 +36,9 @@ class Pipeline:
         hops: list[DownstreamHop],
         kept: Boundaries | None = None,
         grammar: Grammar | None = None,
+        log: StepLog | None = None,
     ) -> None:
+        self._log = log or StepLog()
         self._route = Route(session, local, hops)
         self._kept = kept or Boundaries(Budget(0))
         self._engine, self._peer_id, self._grammar = engine, peer_id, grammar
@@ -59,7 +62,7 @@ class Pipeline:
         `sampling` is None. When it has raised HopFailed or HopRefused, the same step again goes on where it was."""
         grammar = self._grammar if sampling is not None and sampling.grammar else None
         new = StepInHand(self._num_steps + 1, tuple(token_ids), position, sampling, num_drafts, grammar)
-        step = self._taken_up(new)
+        step, started = self._taken_up(new), self._log.clock()
         if step.boundary:
             sampled = self.run_downstream_pipeline(step)
         else:
@@ -68,6 +71,7 @@ class Pipeline:
         self._in_hand = None
         if sampling is not None:
             self._count(step, sampled)
+        self._note(step, started)
         return sampled
 
     def run_downstream_pipeline(self, step: StepInHand) -> list[Sampled]:
@@ -135,6 +139,13 @@ class Pipeline:
         """Of hops that the session has gone on without, each with the last epoch of its route."""
         left = self._route.left()
         return [hop.statistics.as_dict(hop.hop.peer_id, hop.layers) | {"epoch": epoch} for hop, epoch in left]
+
+    def progress(self) -> dict[str, Any] | None:
+        """How it goes, for those who look on while it runs; None as long as they were told a moment ago."""
+        return {"hops": self.hop_table(), "steps": self.last_steps()} if self._log.is_due() else None
+
+    def last_steps(self) -> list[dict[str, Any]]:
+        return self._log.as_list()
 
     @property
     def compute_ms(self) -> float:
@@ -213,8 +224,20 @@ class Pipeline:
         statistics = tail.statistics if tail else self.statistics
         statistics.drafted += step.num_drafts
         statistics.accepted += len(accepted)
-        for one in (self.statistics, *(hop.statistics for hop in self.hops)):
+        for one in self._all_statistics():
             one.reach(step.sure_end + len(accepted))
+
+    def _note(self, step: StepInHand, started: float) -> None:
+        """What it took at each hop; in the percentiles are those that only add to the answer."""
+        of_hops, num_tokens = self._all_statistics(), len(step.token_ids)
+        if step.sampling is not None and num_tokens == 1 + step.num_drafts:
+            for one in of_hops:
+                one.decoding.add(one.last)
+        times = tuple([one.last for one in of_hops])
+        self._log.add(step.number, self.session.epoch, step.position, num_tokens, started, times)
+
+    def _all_statistics(self) -> list[HopStatistics]:
+        return [self.statistics, *[hop.statistics for hop in self.hops]]
 
 
 def _awaited(future: Future[StepResult], deadline: Deadline) -> StepResult:

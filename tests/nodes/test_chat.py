@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nodes import timings
 from nodes.engine import EngineError
 from nodes.events import StreamAnswer
 from relay import wire
@@ -38,6 +39,18 @@ def test_a_chat_streams_its_events_a_summary_and_done(mesh: Mesh) -> None:
     assert hop["compute_ms"] == 2.0 * hop["steps"]
     assert hop["queue_ms"] == 0.5 * hop["steps"]
     assert told.is_done
+
+
+def test_while_it_runs_a_chat_tells_how_it_goes(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any("progress" in event["meshnet"] for event in mesh.chat("abc", max_tokens=5).content), "it was short"
+    monkeypatch.setattr(timings, "TELL_S", 0.0)
+    told = mesh.chat("abc", max_tokens=5)
+
+    progress = told.content[-1]["meshnet"]["progress"]
+    assert progress["steps"] == told.summary["steps"]
+    assert [(hop["start_layer"], hop["end_layer"]) for hop in progress["hops"]] == [(0, 2), (2, 4)]
+    assert progress["hops"] == told.summary["hops"]
+    assert all(len(step["hops"]) == 2 for step in progress["steps"])
 
 
 def test_a_template_that_writes_bos_is_counted_as_transformers_does(mesh: Mesh) -> None:

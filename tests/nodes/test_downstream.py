@@ -405,6 +405,15 @@ def test_its_statistics_add_up() -> None:
     }
 
 
+def test_a_hop_whose_times_are_no_numbers_took_none() -> None:
+    relay = FakePath("relay", HopAnswer(200, {names.COMPUTE_MS: "nan", names.QUEUE_MS: "inf"}, b""))
+    hop = hop_over(relay, None)
+    step(hop)
+
+    assert (hop.statistics.compute_ms, hop.statistics.queue_ms) == (0.0, 0.0)
+    assert hop.statistics.last == (0.0, 0.0, 0.0)
+
+
 def test_releasing_deletes_the_session_and_closes_the_paths() -> None:
     relay, direct = FakePath("relay"), FakePath("direct")
     hop = hop_over(relay, direct)

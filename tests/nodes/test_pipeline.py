@@ -119,6 +119,34 @@ def test_the_hop_table_begins_with_this_node(route: Make) -> None:
     assert made.pipeline.left_table() == []
 
 
+def test_the_last_steps_tell_what_each_hop_took(route: Make) -> None:
+    made = route(2, 4)
+    made.generate(PROMPT, 3)
+
+    steps = made.pipeline.last_steps()
+    assert [(step["step"], step["epoch"], step["position"], step["tokens"]) for step in steps] == [
+        (1, 0, 0, 4),
+        (2, 0, 4, 3),
+        (3, 0, 7, 1),
+        (4, 0, 8, 1),
+    ]
+    assert [[hop[0] for hop in step["hops"]] for step in steps] == [[2.0, 0.0, 2.0]] * 4, (
+        "the fake in the middle says no times"
+    )
+    assert steps == sorted(steps, key=lambda step: step["at_ms"])
+
+
+def test_percentiles_are_of_the_steps_that_add_to_the_answer(route: Make) -> None:
+    made = route(2, 4)
+    made.generate(PROMPT, 1)
+    assert "compute_p50_ms" not in made.pipeline.hop_table()[0], "only the prompt has been worked"
+    made = route(2, 4)
+    made.generate(PROMPT, 3)
+    for hop, compute_ms in zip(made.pipeline.hop_table(), (2.0, 0.0, 2.0), strict=True):
+        assert hop["compute_p50_ms"] == hop["compute_p95_ms"] == pytest.approx(compute_ms, rel=0.03)
+        assert 0 <= hop["network_p50_ms"] <= hop["network_p95_ms"]
+
+
 def test_releasing_frees_the_session_on_every_hop(route: Make) -> None:
     made = route(2, 4)
     made.pipeline.release()

@@ -14,16 +14,24 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 
 from tracker.groups import SEE_DASHBOARD
 
 Context = dict[str, Any]
 View = Callable[..., HttpResponse]
+
+LIVE = "live"  # with it in the query only the part that changes comes
+_OURS_ALONE = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": f"{_OURS_ALONE}; object-src 'none'; base-uri 'none'; frame-ancestors 'none'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,12 @@ class Ask:
     may: frozenset[str]  # permissions, as "tracker.change_node"; of somebody without a login none
     params: tuple[tuple[str, str], ...] = ()  # of the query
     args: tuple[tuple[str, Any], ...] = ()  # of the path
+
+    @classmethod
+    def of(cls, may: frozenset[str], params: QueryDict, args: Mapping[str, Any]) -> Ask:
+        """Of a parameter that comes several times the last counts."""
+        kept = {name: str(params[name]) for name in params if name != LIVE}
+        return cls(timezone.now(), may, tuple(sorted(kept.items())), tuple(sorted(args.items())))
 
     def param(self, name: str, default: str = "") -> str:
         return dict(self.params).get(name, default)
@@ -63,18 +77,23 @@ class Page:
 
     @property
     def view(self) -> View:
-        """It carries its page, so that the live socket finds it by the URL."""
+        """It carries its page, so that the live socket finds it by the URL. Nothing can be posted to it, so no CSRF."""
 
-        @require_GET
+        @csrf_exempt
+        @require_safe
         def shown(request: HttpRequest, **args: Any) -> HttpResponse:
             may = permissions_of(request.user)
             if not self.is_open(may):
                 if not request.user.is_authenticated:
                     return redirect_to_login(request.get_full_path())
                 raise PermissionDenied(f"You may not see {self.title}: ask an admin of this site for a group.")
-            ask = Ask(timezone.now(), may, tuple(sorted(request.GET.dict().items())), tuple(sorted(args.items())))
-            response = render(request, f"dashboard/{self.name}.html", self.told(ask))
-            response["Cache-Control"] = "no-store"
+            ask = Ask.of(may, request.GET, args)
+            if LIVE in request.GET:
+                response = HttpResponse(self.live(ask))
+            else:
+                response = render(request, f"dashboard/{self.name}.html", self.told(ask))
+            for header, value in HEADERS.items():
+                response[header] = value
             return response
 
         shown.page = self  # type: ignore[attr-defined]

@@ -125,7 +125,7 @@ def test_one_session_has_its_route_and_hop_table(operator: Client, session: Chat
 def test_a_page_refreshes_itself_by_its_live_part(operator: Client, session: ChatSession, path: str) -> None:
     page, live = operator.get(path), operator.get(path, {"live": ""})
     assert 'id="live" data-every-ms="2000"' in page.content.decode()
-    assert "tracker/refresh.js" in page.content.decode()
+    assert "tracker/live.js" in page.content.decode()
     assert "<html" not in live.content.decode()
     assert live.content.decode().strip() in page.content.decode()
     assert live["Cache-Control"] == "no-store"

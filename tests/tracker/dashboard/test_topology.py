@@ -76,6 +76,19 @@ def test_lines_lead_from_heads_to_the_nodes_after_them(make_node: MakeNode, walk
     assert page.index("a b relay") < page.index("a b tunnel"), "what runs now comes first"
 
 
+def test_a_session_whose_path_isnt_told_yet_goes_the_way_of_the_others(
+    make_node: MakeNode, walk: Callable[..., None]
+) -> None:
+    a, b, c = make_node("a", 0, 4), make_node("b", 4, 8), make_node("c", 8, 12)
+    for _ in range(2):
+        walk((a, "local", None), (b, "tunnel", 10.0), state=ChatSession.State.DONE)
+    walk((a, "local", None), (b, "direct", 2.0), state=ChatSession.State.DONE)
+    walk((a, "", None), (b, "", None), (c, "", None))
+    page = words(shown())
+    assert "a b tunnel 10 ms 3 1" in page
+    assert "a c not told yet – 1 1" in page
+
+
 def test_sessions_of_long_ago_and_routes_that_were_left_draw_nothing(
     make_node: MakeNode, walk: Callable[..., None]
 ) -> None:

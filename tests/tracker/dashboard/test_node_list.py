@@ -136,7 +136,7 @@ def test_the_list_can_be_searched_in_words_of_any_kind(mesh: Crowd) -> None:
 
 def test_the_list_can_be_narrowed_to_a_model_and_put_in_an_order(mesh: Crowd) -> None:
     assert set(names(shown(model="gap"))) == set(Node.objects.filter(model__name="gap").values_list("name", flat=True))
-    slowest = Node.objects.order_by("-ms_per_layer").values_list("name", flat=True)
+    slowest = Node.objects.order_by("-ms_per_layer", "name").values_list("name", flat=True)
     assert names(shown(order="slow")) == list(slowest)
 
 

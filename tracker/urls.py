@@ -1,22 +1,27 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import node_detail, node_list, overview
+from tracker.dashboard import node_detail, node_list, overview, session_detail, session_list
 from tracker.forms import SiteLoginForm
-from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
+from tracker.views import chat, documents, metrics, models, nodes, session_stories, sessions, usage
 
 urlpatterns = [
     path("", overview.page.view, name=overview.page.name),
     path("nodes", node_list.page.view, name=node_list.page.name),
     path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
-    path("sessions", pages.session_list, name="session-list"),
+    path("sessions", session_list.page.view, name=session_list.page.name),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),
-    path("sessions.json", pages.session_list_json, name="session-list-json"),
-    path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
-    path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),
-    path("sessions/<slug:completion_id>/<int:choice>", pages.session_detail, name="session-detail"),
-    path("sessions/<slug:completion_id>/<int:choice>.json", pages.session_detail_json, name="session-detail-json"),
+    path("sessions.json", session_stories.listed, name="session-list-json"),
+    path("sessions/<slug:completion_id>", session_detail.page.view, name=session_detail.page.name),
+    path("sessions/<slug:completion_id>.json", session_stories.one, name="session-detail-json"),
+    path("sessions/<slug:completion_id>/<int:choice>", session_detail.page.view, name=session_detail.page.name),
+    path("sessions/<slug:completion_id>/<int:choice>/cancel", session_detail.cancel, name="session-cancel"),
+    path(
+        "sessions/<slug:completion_id>/<int:choice>.json",
+        session_stories.one,
+        name="session-detail-json",
+    ),
     path("metrics", metrics.metrics),
     path("docs", documents.documentation, name="documentation"),
     path("api/nodes/register", nodes.register),

@@ -20,6 +20,8 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "login": ("", "/login"),
     "api": ("", "/docs"),
     "overview": ("operator", "/"),
+    "nodes": ("operator", "/nodes"),
+    "node": ("operator", "/nodes/{node}"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),

@@ -1,7 +1,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import answering, firststeps, node_detail, node_list, overview, topology
+from tracker.dashboard import answering, firststeps, node_actions, node_detail, node_list, overview, topology
 from tracker.dashboard import chat as chat_page
 from tracker.forms import SiteLoginForm
 from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
@@ -11,6 +11,8 @@ urlpatterns = [
     path("topology", topology.page.view, name=topology.page.name),
     path("nodes", node_list.page.view, name=node_list.page.name),
     path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
+    path("nodes/<int:pk>/ban", node_actions.ban, name="node-ban"),
+    path("nodes/<int:pk>/<slug:name>", node_actions.act, name="node-act"),
     path("first-join-token", firststeps.first_join_token, name="first-join-token"),
     path("sessions", pages.session_list, name="session-list"),
     path("chat", chat_page.page.view, name=chat_page.page.name),

@@ -19,6 +19,7 @@ from tracker import usage
 from tracker.models import ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
 from tracker.news import PERIOD_S as NEWS_PERIOD_S
+from tracker.rebalancing import Rebalancer
 from tracker.repeated import Repeated
 from tracker.words import counted
 
@@ -84,7 +85,11 @@ class Done:
 
 def tick(now: datetime, *, may_end: bool = True) -> Done:
     """One pass over all of it."""
+    rebalancer.look(now)
     return Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now))
+
+
+rebalancer = Rebalancer()
 
 
 class Watch:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tracker.meshes import Machine, Mesh, NoRoom
-from tracker.placement import choose_shard, with_machine
+from tracker.placement import choose_shard, wanted_of, with_machine
 from tracker.shares import NOTHING
 
 MOST_ROUNDS = 6
@@ -32,11 +32,14 @@ def plan(mesh: Mesh) -> Mesh:
     return max((_settled(begun, MOST_ROUNDS if is_small else 1) for begun in beginnings), key=worth)
 
 
-def worth(mesh: Mesh) -> tuple[float, float]:
-    """More is better: the tokens a second of the weakest layer, then how little all of them are strained."""
-    capacities = mesh.capacities()
+def worth(mesh: Mesh) -> tuple[float, int, float]:
+    """More is better: the tokens a second of the weakest layer, up to what is wanted; where that is reached, how few
+    layers hang on one machine; then how little all of them are strained."""
+    capacities, wanted = mesh.capacities(), wanted_of(mesh)
     strain = sum(1 / max(NOTHING, capacity) for capacity in capacities)
-    return round(min(capacities), 6), -float(f"{strain:.9g}")
+    served = min(min(capacities), wanted)
+    num_fragile = mesh.num_holders().count(1) if served >= wanted else 0
+    return round(served, 6), -num_fragile, -float(f"{strain:.9g}")
 
 
 def _beginnings(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nodes.keys import Key
 from relay.wire import PROTOCOL_VERSION, WIRE_VERSIONS
 
 
@@ -92,6 +93,7 @@ class Standing:
     closed: Mapping[str, int] = field(default_factory=dict)  # session -> epoch up to which it is over on this node
     move: tuple[str, ...] = ()  # sessions headed here whose routes shall leave another node
     place: Place | None = None  # which other layers it shall take
+    new_key: str = ""  # that takes the place of its present one, which is good until this one is shown
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Standing:
@@ -105,6 +107,7 @@ class Standing:
             closed={str(session): int(epoch) for session, epoch in (answer.get("closed") or {}).items()},
             move=tuple(str(session) for session in answer.get("move") or ()),
             place=Place.read(answer["place"]) if answer.get("place") else None,
+            new_key=str(answer.get("new_key") or ""),
         )
 
 
@@ -113,7 +116,7 @@ class Registration:
     """The tracker's answer to a node that registers."""
 
     standing: Standing
-    node_key: str
+    node_key: Key
     peer_id: str
     start_layer: int
     end_layer: int

@@ -34,6 +34,7 @@ CODES = {
     "chat_template_missing": Meaning(400, "the model has no chat template; use /v1/completions"),
     "invalid_api_key": Meaning(401, "the API key is missing, unknown, revoked or expired"),
     "model_refused": Meaning(403, "the operator of this site refuses the model"),
+    "cancelled": Meaning(403, "an operator of the site ended the answer"),
     "model_not_found": Meaning(404, "there is no such model, or the key may not ask it"),
     "unknown_url": Meaning(404, "there is nothing at this path"),
     "method_not_allowed": Meaning(405, "the path wants the method that `Allow` names"),
@@ -131,6 +132,12 @@ def _code_for(error: ApiError) -> str:
     if code in CODES:
         return code
     return _OF_STATUS.get(error.status, "node_failed" if error.status > 500 else "invalid_value")
+
+
+def known_code(code: str) -> str:
+    """The code of the table for one that a node or the relay may have said."""
+    found = _TOLD.get(code, code)
+    return found if found in CODES else "other"
 
 
 def of_status(status: int) -> ApiError:

@@ -237,9 +237,7 @@ class Node(models.Model):
     def revoke(self) -> None:
         """Locks it out. Whoever calls this tells relay.auth to forget the peer, so that it is out at once."""
         self.status, self.lease_until = Node.Status.REVOKED, None
-        self.next_key_id = self.next_secret_hash = ""
-        self.rotates_key = False
-        self.save(update_fields=["status", "lease_until", "next_key_id", "next_secret_hash", "rotates_key"])
+        self.save(update_fields=["status", "lease_until"])
 
     def ban(self, now: datetime) -> str | None:
         """That it is kept out, until when and why, in words; None when it isn't."""

@@ -52,7 +52,16 @@ RELAY_PING_S = env.number("RELAY_PING_S", 10.0, least=0.2)  # a socket that is s
 ALLOWED_HOSTS = [_public.hostname, "127.0.0.1", "localhost", "[::1]", *env.words("EXTRA_HOSTS")]
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
 TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")  # whose X-Forwarded-For and -Proto are believed (meshweb/proxies.py)
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
+_is_https = _public.scheme == "https"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_https
+# Pages alone are sent on to https, and only where a proxy says how its client came: without one a site behind TLS would
+# send everybody round in circles, and a program would not learn that its key has travelled in the open.
+SECURE_SSL_REDIRECT = _is_https and bool(TRUSTED_PROXIES)
+SECURE_SSL_HOST = _public.netloc
+SECURE_REDIRECT_EXEMPT = [r"^v1(/|$)", r"^api/", r"\.json$", r"^metrics$"]
+SECURE_HSTS_SECONDS = env.integer("HSTS_S", 3600, least=0) if _is_https else 0  # browsers come by https alone meanwhile
+# What else is under this name, and lists that browsers are shipped with, are not this site's to speak for.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 INSTALLED_APPS = [
     "tracker.apps.SiteConfig",  # django.contrib.admin, with the relay's page

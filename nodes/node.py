@@ -26,12 +26,13 @@ from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
 from nodes.pace import estimate_ms_per_layer
+from nodes.pruning import say_what_is_kept
 from nodes.registration import FailedMove, NodeFacts, Place, Registration, Standing
 from nodes.serving import CLOSE_DEADLINE_S, Serving
 from nodes.sizes import read_elements
 from nodes.sleep import SleepWatch, since_boot
 from nodes.sockets import tls_context
-from nodes.sources import model_name, open_model
+from nodes.sources import model_name, opened_model
 from nodes.state import NodeState
 from nodes.tickets import TrackerClock
 from nodes.tracker import Tracker
@@ -74,8 +75,12 @@ class Node:
             state.close()
 
     def _run(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext) -> None:
+        with opened_model(self._options.model, logger.info, self._loading.check) as folder:
+            self._join(state, tracker, tls, folder)
+
+    def _join(self, state: NodeState, tracker: Tracker, tls: ssl.SSLContext, folder: ModelFolder) -> None:
         options = self._options
-        folder = open_model(options.model, logger.info, self._loading.check)
+        say_what_is_kept()
         check_executor(options, folder)
         if options.picks_layers:
             check_budget(options, folder)

@@ -73,7 +73,7 @@ CHARTS: tuple[tuple[str, str, tuple[tuple[str, Of], ...]], ...] = (  # what, uni
     ("A step through it", "ms", (("a step", lambda sample: sample.hop_ms),)),
     ("Round trip to the relay", "ms", (("round trip", lambda sample: sample.rtt_ms),)),
     (
-        "Traffic a minute, through the relay",
+        "Traffic a minute",
         "bytes",
         (("sent", lambda sample: sample.bytes_in), ("received", lambda sample: sample.bytes_out)),
     ),

@@ -31,7 +31,7 @@ class Step:
     command: str = ""  # that does it, or the line to copy
 
 
-def steps_left(now: datetime) -> Sequence[Step]:
+def steps_left(now: datetime, *, makes_keys: bool = True) -> Sequence[Step]:
     """From nothing to the first answer; none once there was one."""
     if ChatSession.objects.filter(state=ChatSession.State.DONE).exists():
         return ()
@@ -49,12 +49,14 @@ def steps_left(now: datetime) -> Sequence[Step]:
         Step("Start a node with it on each machine that gives some of its memory.", nodes > 0, command=runnode_line()),
         Step(_approving(pending), nodes > pending, "admin:tracker_node_changelist", "See the nodes"),
         Step("See it online: it fetches its layers first.", is_online, "overview", "See the overview"),
-        Step(
-            "Make an API key, for programs that ask.",
-            can_ask,
-            *("admin:tracker_apikey_add", "Make an API key", "python manage.py createapikey me"),
-        ),
+        _key_step(can_ask, makes_keys),
     )
+
+
+def _key_step(is_done: bool, makes_keys: bool) -> Step:
+    if makes_keys:
+        return Step("Make an API key, for programs that ask.", is_done, "admin:tracker_apikey_add", "Make an API key")
+    return Step("Have an admin of this site make an API key, for programs that ask.", is_done)
 
 
 def _approving(pending: int) -> str:

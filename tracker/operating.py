@@ -82,7 +82,7 @@ def ban(request: HttpRequest | None, nodes: Nodes, reason: str, lasts: timedelta
 
 
 def lift_ban(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "They come back by themselves, within ten minutes."
+    then = "They come back by themselves, within a minute or so."
     return _each(request, "lift ban", nodes, reason, _lift_ban, "No longer banned", then)
 
 

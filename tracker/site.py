@@ -41,7 +41,9 @@ class MeshnetSite(admin.AdminSite):
         """With the way to the first answer, until one has been given."""
         from tracker import joining  # here: models can't be loaded before this site is
 
-        left = joining.steps_left(timezone.now()) if request.user.has_perm("tracker.add_jointoken") else ()
+        left: Any = ()
+        if request.user.has_perm("tracker.add_jointoken"):
+            left = joining.steps_left(timezone.now(), makes_keys=request.user.has_perm("tracker.add_apikey"))
         return super().index(request, {"steps": left} | (extra_context or {}))
 
     def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:

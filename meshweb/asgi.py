@@ -1,4 +1,4 @@
-"""HTTP to Django, WebSockets to the relay, both from the address that proxies in front vouch for."""
+"""HTTP to Django, WebSockets to the relay and the live pages, all from the address that proxies in front vouch for."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from relay.background import Chore, WithChores  # noqa: E402
 from relay.cluster import InCluster  # noqa: E402
 from relay.urls import websocket_urlpatterns  # noqa: E402
 from tracker import news, probes, readings, ticking  # noqa: E402
+from tracker.consumers import live_urlpatterns  # noqa: E402
 
 _http = Health(by_path(ProgramsHandler(), pages))
-_doors = ProtocolTypeRouter({"http": _http, "websocket": URLRouter(websocket_urlpatterns)})
+_sockets = URLRouter([*live_urlpatterns, *websocket_urlpatterns])  # the relay's end with a refusal of the rest
+_doors = ProtocolTypeRouter({"http": _http, "websocket": _sockets})
 _chores = [
     Chore(review.PERIOD_S, review.reviewer.start),
     Chore(metrics.LAG_PERIOD_S, metrics.loop_lag_s.add),

@@ -133,6 +133,7 @@ FAILOVER_WAIT_S = env.number(
     "FAILOVER_WAIT_S", 20.0, least=0
 )  # for a node to come (back), where no other has the layers
 DASHBOARD_PUBLIC = env.boolean("DASHBOARD_PUBLIC", False)  # models, coverage and counts without a login
+NEW_MODELS = env.boolean("NEW_MODELS", True)  # off: nodes join only with models that an operator has named
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
 

@@ -25,6 +25,7 @@ from nodes.engine import Engine
 from nodes.events import Answer
 from nodes.failover import FAILOVER_WAIT_S
 from nodes.grammar import Grammars
+from nodes.keys import Key
 from nodes.steps import Layers, StepHeaders, integer, required, session_of
 from nodes.tickets import TicketBook
 from relay import headers as names
@@ -50,7 +51,7 @@ class NodeApi:
         engine: Engine,
         book: TicketBook,
         head: Head | None,
-        node_key: str,
+        node_key: Key,
         max_chats: int = MAX_CHATS,
         grammars: Grammars | None = None,
     ) -> None:
@@ -120,6 +121,11 @@ class NodeApi:
     def num_chats(self) -> int:
         return len(self._chats)
 
+    @property
+    def is_idle(self) -> bool:
+        """It heads no chat, and none that it headed still frees its hops."""
+        return not self._chats and not self._num_releasing
+
     def _forward(self, request: wire.Request, sender: str | None) -> Future[Answer]:
         step = StepHeaders.read(request.headers)
         ticket = self._book.allow_step(
@@ -154,7 +160,7 @@ class NodeApi:
         chats = {"chats": self.num_chats, "kept_bytes": self._head.keeping.num_bytes if self._head else 0}
         answer = {"state": state, "model": self.model_name, **layers, **load, **chats}
         nonce = request.headers.get(names.NONCE, "")
-        proof = {names.PROOF: prove(self._node_key, nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}
+        proof = {names.PROOF: prove(str(self._node_key), nonce)} if door == "http" and _NONCE.fullmatch(nonce) else {}
         return json_answer(request.request_id, answer, proof)
 
     def _begin_chat(self, request: wire.Request, sender: str | None) -> Future[Answer]:

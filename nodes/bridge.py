@@ -17,6 +17,7 @@ from nodes.backoff import Backoff
 from nodes.connection import Connection, ConnectionFailed
 from nodes.deadline import Deadline
 from nodes.dialects import spoken_on
+from nodes.keys import Key
 from nodes.link import Link
 from nodes.tunnel import Tunnel
 from relay import wire
@@ -37,7 +38,7 @@ class RelayHttpBridge:
         api: NodeApi,
         relay_url: str,
         peer_id: str,
-        node_key: str,
+        node_key: Key,
         tls: ssl.SSLContext,
         backoff: Backoff | None = None,
         replaced_pause_s: float = REPLACED_PAUSE_S,
@@ -81,7 +82,7 @@ class RelayHttpBridge:
             self._hurry.clear()
             started = time.monotonic()
             link = None
-            connection = Connection(self._relay_url, self._node_key, self._tls, self._offers)
+            connection = Connection(self._relay_url, str(self._node_key), self._tls, self._offers)
             try:
                 link = self._connect(connection)
                 cause = self._serve(link)

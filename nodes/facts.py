@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from urllib.parse import urlsplit
 
-from nodes import memory
+from nodes import memory, sizes
 from nodes.lean import config as lean_config
 from nodes.options import NodeOptions, UsageError
 from nodes.registration import ModelFacts, NodeFacts
@@ -21,15 +21,27 @@ def room_for_caches(options: NodeOptions, folder: ModelFolder) -> int:
     if end > folder.num_layers:
         raise UsageError(f"--layers {start}:{end}: {model_name(options.model)} has layers 0:{folder.num_layers}")
     per_token = memory.cache_bytes_per_token(folder.config, end - start, options.dtype)
-    available = memory.available_bytes()
+    available, asked = sizes.memory_limit(options), options.max_kv_tokens
+    limit = "are what --max-memory allows" if available == options.max_memory_bytes else "are free"
     try:
         held = memory.weight_bytes(_elements(options, folder), options.dtype, options.weights)
         if keeps_dense(options, folder):
             held += _dense_bytes(options, folder)
-        asked = options.max_kv_tokens
-        return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked)
+        return memory.room_for_tokens(held, options.dtype, per_token, available, options.weights, asked, limit)
     except memory.DoesNotFit as error:
         raise memory.DoesNotFit(f"layers {start}–{end - 1} of {model_name(options.model)} {error}") from None
+
+
+def check_budget(options: NodeOptions, folder: ModelFolder) -> None:
+    """Of a node whose layers the site is to choose. Raises ModelError, UsageError, memory.DoesNotFit where it can't."""
+    folder.tensors_of(0, folder.num_layers)  # whichever it chooses, they have to be here
+    budget, layer = sizes.budget_bytes(options), sizes.on_node(options, folder).layer_bytes
+    if budget is None:
+        raise UsageError("--layers auto needs --max-memory here: how much memory is free can't be known")
+    if layer is None or layer > budget:
+        model, needed = model_name(options.model), memory.in_gib((layer or 0) + memory.WORKING_BYTES)
+        has = memory.in_gib(sizes.memory_limit(options))
+        raise memory.DoesNotFit(f"one layer of {model} with its caches needs {needed} of memory; this node has {has}")
 
 
 def check_executor(options: NodeOptions, folder: ModelFolder) -> None:
@@ -43,7 +55,7 @@ def check_executor(options: NodeOptions, folder: ModelFolder) -> None:
 
 def keeps_dense(options: NodeOptions, folder: ModelFolder) -> bool:
     """Whether dense weights are kept beside those in int4, for prompts: where they take little of what is free."""
-    free = memory.available_bytes()
+    free = sizes.memory_limit(options)
     return options.weights == "int4" and _dense_bytes(options, folder) <= free * memory.DENSE_SHARE
 
 
@@ -59,14 +71,18 @@ def _elements(options: NodeOptions, folder: ModelFolder) -> dict[str, int]:
 
 
 def node_facts(
-    options: NodeOptions, folder: ModelFolder, endpoint: str | None, max_cached_tokens: int = 0
+    options: NodeOptions, folder: ModelFolder, endpoint: str | None, max_cached_tokens: int | None = None
 ) -> NodeFacts:
+    in_files, here = sizes.in_files(folder), sizes.on_node(options, folder)
     model = ModelFacts(
         name=model_name(options.model),
         fingerprint=folder.fingerprint,
         num_layers=folder.num_layers,
         hidden_size=folder.hidden_size,
         context_length=folder.context_length,
+        layer_bytes=in_files.layer_bytes,
+        head_bytes=in_files.head_bytes,
+        tail_bytes=in_files.tail_bytes,
     )
     return NodeFacts(
         name=options.name,
@@ -82,6 +98,11 @@ def node_facts(
         version=VERSION,
         max_cached_tokens=max_cached_tokens,
         wire_versions=options.wire_versions,
+        picks_layers=options.picks_layers,
+        budget_bytes=sizes.budget_bytes(options),
+        layer_bytes=here.layer_bytes,
+        head_bytes=here.head_bytes,
+        tail_bytes=here.tail_bytes,
     )
 
 

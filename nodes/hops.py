@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from nodes.connection import Connection, ConnectionFailed, origin_of
 from nodes.deadline import Deadline
+from nodes.keys import Key
 from nodes.options import DEFAULT_PATIENCE_S
 from nodes.sockets import DeadlineSocket, dial
 from nodes.tunnel import Tunnel
@@ -78,7 +79,7 @@ class TunnelHop:
 class RelayHop:
     name = "relay"
 
-    def __init__(self, relay_addr: str, node_key: str, tls: ssl.SSLContext) -> None:
+    def __init__(self, relay_addr: str, node_key: Key, tls: ssl.SSLContext) -> None:
         self._relay_addr, self._node_key, self._tls = relay_addr, node_key, tls
         self._connection: Connection | None = None
         self._num_asked = 0
@@ -122,7 +123,7 @@ class RelayHop:
         return connection
 
     def _opened(self, deadline: Deadline) -> Connection:
-        connection = Connection(self._relay_addr, self._node_key, self._tls)
+        connection = Connection(self._relay_addr, str(self._node_key), self._tls)
         connection.open(deadline.at_most(CONNECT_DEADLINE_S))
         self._connection = connection
         return connection
@@ -200,7 +201,7 @@ class Dialler:
     """Makes the paths to a hop. The node key goes to the relay this node registered with, and nowhere else."""
 
     relay_url: str | None
-    node_key: str
+    node_key: Key
     tls: ssl.SSLContext
     tunnel: Tunnel | None = None  # where this node speaks version 2 of the wire
     prefer: str = "relay"  # options.PREFERENCES

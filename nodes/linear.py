@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 import torch
 from torch.nn import functional
 
+from nodes.memory import give_back
 from nodes.packed import Int4Linear, Int8Linear
 from nodes.quantize import can_be_quantized
 
@@ -89,7 +88,7 @@ def make_linear(
     """
     product = _kind(weight, weights, is_table)(weight, bias)
     if isinstance(product, tuple(_KINDS.values())):
-        _give_back()
+        give_back()  # the room of what was worked with: holes would add up to a second shard while one loads
     return product
 
 
@@ -97,9 +96,3 @@ def _kind(weight: torch.Tensor, weights: str, is_table: bool) -> Callable[[torch
     if weights != "dense":
         return _KINDS[weights] if can_be_quantized(weight) else DenseLinear
     return ReorderedLinear if not is_table and ReorderedLinear.takes(weight) else DenseLinear
-
-
-def _give_back() -> None:
-    """The room of what was worked with: holes between what stays would add up to a second shard while one loads."""
-    with suppress(OSError, AttributeError):  # a C library other than glibc
-        ctypes.CDLL(None).malloc_trim(0)

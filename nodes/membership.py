@@ -1,7 +1,8 @@
 """A node's place in the mesh: joins, keeps its lease, hears whether it is approved, leaves.
 
 At first start a tracker that can't be reached is given up after half a minute; once registered, never. A key that was
-revoked is tried three times, ten minutes apart. A node that waits for approval says so and waits.
+revoked is tried three times, ten minutes apart. A node that waits for approval says so and waits, and so does one that
+is banned. A new key that the site gives it is kept before it is used.
 
 Heartbeats are numbered within a registration: one that comes late or again revives nothing. A node whose lease the
 tracker has ended, or that has slept, registers again, which is the same as registering once.
@@ -13,12 +14,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nodes.backoff import Backoff
 from nodes.deadline import Deadline
+from nodes.keys import NodeKey
 from nodes.registration import NodeFacts, Registration, Standing
-from nodes.state import NodeState
+from nodes.state import NodeState, StateError
 from nodes.tracker import Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
 
 logger = logging.getLogger(__name__)
@@ -27,6 +30,7 @@ FIRST_DEADLINE_S = 30.0
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 MAX_REVOKED_TRIES = 3
 REVOKED_PAUSE_S = 600.0
+LOOK_S = 0.2
 REMINDER_S = 600.0  # how often a tracker that stays away is named in the log
 
 
@@ -35,7 +39,8 @@ class NoCredential(Exception):
 
 
 class Membership:
-    """`hear` is called with what the tracker says, on the thread that asked; `news` says how the node is."""
+    """`hear` is called with what the tracker says, `registered` with each registration, on the thread that asked.
+    `news` says how the node is."""
 
     def __init__(
         self,
@@ -53,9 +58,11 @@ class Membership:
         self._backoff = backoff or Backoff(FIRST_BACKOFF_S, MOST_BACKOFF_S)
         self._first_deadline_s, self._revoked_pause_s = first_deadline_s, revoked_pause_s
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-        self._node_key = ""
+        self._key = NodeKey()
+        self._ban = ""  # as it was last told
         self._registration, self._num_heartbeats = "", 0  # its id, and how many were sent in it
         self._has_to_register = False
+        self._renewed: Registration | None = None  # the first one with the facts of the last `renew`
         self._heartbeat_s = 5.0
         self._num_revoked = 0
         self._lost_at: float | None = None
@@ -66,6 +73,7 @@ class Membership:
         self._was_told_to_wait = False
         self.news: Callable[[], Mapping[str, Any]] = dict
         self.hear: Callable[[Standing], None] = lambda standing: None
+        self.registered: Callable[[Registration], None] = lambda registration: None
         self.approved = threading.Event()
         self.endpoint_tried = threading.Event()  # the tracker has looked at it since the node serves
         self.endpoint_proved = threading.Event()
@@ -85,7 +93,7 @@ class Membership:
                 logger.warning("The tracker can't be reached: %s; trying again in %.1f s", error, pause_s)
                 self._stopping.wait(pause_s)
             except TrackerRefused as error:
-                self._stopping.wait(self._pause_if_revoked(error))
+                self._stopping.wait(self._pause_if_out(error))
         return None
 
     def start(self) -> None:
@@ -98,7 +106,26 @@ class Membership:
 
     def renew(self, facts: NodeFacts) -> None:
         """Registers again as soon as can be: the machine has slept, and may be elsewhere by now."""
+        self._renewed = None
         self._facts, self._has_to_register = facts, True
+        self._wake.set()
+
+    def describe(self, facts: NodeFacts) -> None:
+        """What to say when it has to register again."""
+        self._facts = facts
+
+    def renewed(self, facts: NodeFacts) -> Registration | None:
+        """Renews, and waits for it as long as it takes; None when the node is told to stop before."""
+        self._is_serving = False  # the endpoint answers nothing until it serves again
+        self.endpoint_tried.clear()
+        self.endpoint_proved.clear()
+        self.renew(facts)
+        while self._renewed is None and not self._stopping.wait(LOOK_S):
+            pass
+        return self._renewed
+
+    def tell(self) -> None:
+        """Sends a heartbeat at once: there is news that shouldn't wait."""
         self._wake.set()
 
     def leave(self) -> None:
@@ -108,28 +135,33 @@ class Membership:
         if self._thread.is_alive():
             self._thread.join(15)
         try:
-            self._tracker.unregister(self._node_key)
+            self._tracker.unregister(str(self._key))
             logger.info("Unregistered")
         except (TrackerUnreachable, TrackerRefused) as error:
             logger.warning("The tracker couldn't be told that this node leaves: %s", error)
 
     def _register(self) -> Registration:
-        key = self._state.read_key()
+        key, facts = self._state.read_key(), self._facts
         if key is None and not self._join_token:
             raise NoCredential("this node has no key yet: give it a join token (--join-token, MESHNET_JOIN_TOKEN)")
         try:
-            registration = self._tracker.register(key or self._join_token, self._facts)
+            registration = self._tracker.register(key or self._join_token, facts)
         except TrackerRefused as error:
             if key is None or error.status != 401 or error.is_revoked or not self._join_token:
                 raise
             logger.warning("The tracker doesn't know this node's key (%s); joining again with the join token", error)
-            registration = self._tracker.register(self._join_token, self._facts)
-        if registration.node_key != key:
-            self._state.write_key(registration.node_key)
-        self._node_key = registration.node_key
-        self._registration, self._num_heartbeats, self._has_to_register = registration.id, 0, False
+            registration = self._tracker.register(self._join_token, facts)
+        if (given := str(registration.node_key)) != key:
+            self._state.write_key(given)
+        self._key.change(given)
+        registration = replace(registration, node_key=self._key)
+        self._registration, self._num_heartbeats = registration.id, 0
+        self._has_to_register = facts is not self._facts  # others were given while this one was under way
         logger.info("Registered with %s as %s (peer %s)", self._tracker.url, self._facts.name, registration.peer_id[:8])
         self._heard(registration.standing)
+        self.registered(registration)
+        if not self._has_to_register:
+            self._renewed = registration
         return registration
 
     def _run(self) -> None:
@@ -154,12 +186,12 @@ class Membership:
         self._num_heartbeats += 1  # one that wasn't answered may have arrived
         number = {"registration": self._registration, "number": self._num_heartbeats}
         try:
-            self._heard(self._tracker.heartbeat(self._node_key, {**self.news(), **number}))
+            self._heard(self._tracker.heartbeat(str(self._key), {**self.news(), **number}))
         except TrackerUnreachable as error:
             return self._lost(error)
         except TrackerRefused as error:
             if error.code != "not_registered":
-                return self._pause_if_revoked(error)
+                return self._pause_if_out(error)
             return self._register_again()
         return self._heartbeat_s
 
@@ -171,13 +203,15 @@ class Membership:
         except TrackerUnreachable as error:
             return self._lost(error)
         except TrackerRefused as error:
-            return self._pause_if_revoked(error)
+            return self._pause_if_out(error)
         return self._heartbeat_s
 
-    def _pause_if_revoked(self, error: TrackerRefused) -> float:
+    def _pause_if_out(self, error: TrackerRefused) -> float:
         """How long to wait before the key is tried again; raises the error when that is pointless."""
+        if error.code == "banned":
+            return self._pause_if_banned(error)
         self._num_revoked += 1
-        has_key = bool(self._node_key or self._state.read_key())
+        has_key = bool(str(self._key) or self._state.read_key())
         if not error.is_revoked or not has_key or self._num_revoked >= MAX_REVOKED_TRIES:
             raise error
         self.approved.clear()
@@ -185,12 +219,33 @@ class Membership:
         logger.error("%s (%s); trying again in %.0f minutes", error, tries, self._revoked_pause_s / 60)
         return self._revoked_pause_s
 
+    def _pause_if_banned(self, error: TrackerRefused) -> float:
+        """Until the ban is over, and no longer than a pause: it may be lifted before."""
+        self.approved.clear()
+        if error.message != self._ban:
+            logger.error("%s; this node waits and tries again until it is let in", error)
+        self._ban = error.message
+        return min(self._revoked_pause_s, error.retry_after_s or self._revoked_pause_s)
+
+    def _take_key(self, text: str) -> None:
+        """The present one is good until the new one is shown: one that can't be kept isn't used either."""
+        try:
+            self._state.write_key(text)
+        except StateError as error:
+            logger.error("The site's new key for this node can't be kept: %s; it goes on with its present one", error)
+            return
+        self._key.change(text)
+        logger.info("The operator gave this node a new key; it is used from now on")
+        self._wake.set()  # the next heartbeat shows it, and the former one opens nothing any more
+
     def _heard(self, standing: Standing) -> None:
         if self._lost_at is not None:
             logger.info("The tracker is back after %.0f s", time.monotonic() - self._lost_at)
-        self._lost_at, self._num_revoked = None, 0
+        self._lost_at, self._num_revoked, self._ban = None, 0, ""
         self._backoff.reset()
         self._heartbeat_s = standing.heartbeat_s
+        if standing.new_key:
+            self._take_key(standing.new_key)
         self.hear(standing)
         self._say_endpoint(standing.endpoint_error)
         if standing.is_approved and not self.approved.is_set():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from relay.headers import DTYPE_BYTES
 CACHE_SHARE = 0.5  # of what is left beside the weights; the rest is for activations and other programs
 DENSE_SHARE = 0.2  # of what is free, at most, for dense weights beside those in int4
 MAX_CACHED_TOKENS = 1_000_000
+PLANNED_TOKENS = (
+    4096  # of all chats together: the room for caches with which layers are reckoned before they are chosen
+)
 LEAST_CACHED_TOKENS = 256
 INT8_BYTES, INT4_BYTES = 1.01, 0.625  # a number of a quantized matrix, with its part of what its row or group shares
 WORKING_BYTES = 200_000_000  # Python, torch, tokenizer
@@ -25,6 +30,12 @@ def available_bytes(root: Path = Path("/")) -> int:
     """Memory that this process may still take; 0 where that can't be known."""
     found = [size for size in (_available(root / "proc/meminfo"), _group_room(root / "sys/fs/cgroup")) if size]
     return min(found, default=0)
+
+
+def give_back() -> None:
+    """Returns to the system what was allocated here and isn't used any more: holes between what stays add up."""
+    with suppress(OSError, AttributeError):  # a C library other than glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def cache_bytes_per_token(config: Any, num_layers: int, dtype: str) -> int:
@@ -58,9 +69,10 @@ def room_for_tokens(
     available: int,
     weights: str = "dense",
     asked: int | None = None,
+    limit: str = "are free",
 ) -> int:
-    """Tokens that caches may hold beside the weights: a share of what is left, or as many as were asked for. Raises
-    DoesNotFit."""
+    """Tokens that caches may hold beside the weights: a share of what is left, or as many as were asked for. `limit`:
+    what `available` is, in words. Raises DoesNotFit."""
     if not available:
         return asked or MAX_CACHED_TOKENS
     needed = weight_bytes + WORKING_BYTES
@@ -69,8 +81,20 @@ def room_for_tokens(
     tokens = int(max(0, available - needed) * CACHE_SHARE / bytes_per_token)
     if tokens < LEAST_CACHED_TOKENS:
         least = needed + LEAST_CACHED_TOKENS * bytes_per_token / CACHE_SHARE
-        raise DoesNotFit(f"need {_gib(least)} of memory in {dtype}, and {_gib(available)} are free; {_advice(weights)}")
+        raise DoesNotFit(
+            f"need {in_gib(least)} of memory in {dtype}, and {in_gib(available)} {limit}; {_advice(weights)}"
+        )
     return min(tokens, MAX_CACHED_TOKENS)
+
+
+def planned_cache_bytes(config: Any, dtype: str, asked: int | None = None) -> int:
+    """Of the memory beside the weights, what a layer is to leave: so much that room_for_tokens finds room for
+    PLANNED_TOKENS, or for as many as are asked for."""
+    per_token = cache_bytes_per_token(config, 1, dtype)
+    if asked:
+        return asked * per_token
+    tokens = max(LEAST_CACHED_TOKENS, min(PLANNED_TOKENS, int(config.max_position_embeddings)))
+    return math.ceil(tokens * per_token / CACHE_SHARE)
 
 
 def _advice(weights: str) -> str:
@@ -101,5 +125,5 @@ def _group_room(folder: Path) -> int:
         return 0
 
 
-def _gib(size: float) -> str:
+def in_gib(size: float) -> str:
     return f"{size / 2**30:.1f} GiB"

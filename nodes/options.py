@@ -19,11 +19,15 @@ from relay.wire import PING_S, WIRE_VERSIONS
 WEIGHTS = ("dense", "int8", "int4")
 DEFAULT_PATIENCE_S = 10.0
 DEFAULT_KEPT_MB = 256
+LEAST_MEMORY_BYTES = 300 << 20  # less isn't enough for what works the layers
 EXECUTORS = ("auto", "lean", "transformers")
 PREFERENCES = ("relay", "direct", "fastest")  # which path to a hop comes first, where there are several
 
+AUTO = "auto"  # of --layers: the site chooses them
+
 _LAYERS = re.compile(r"(\d{1,6}):(\d{1,6})")
 _LISTEN = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]+):(\d{1,5})")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
 
@@ -36,7 +40,7 @@ class NodeOptions:
     tracker_url: str
     join_token: str
     model: str
-    start_layer: int
+    start_layer: int  # the range is empty where the site picks it
     end_layer: int
     listen: tuple[str, int] | None
     uses_relay: bool
@@ -56,7 +60,13 @@ class NodeOptions:
     patience_s: float = DEFAULT_PATIENCE_S  # as a head, for one step of a node after it, while that isn't slow
     kept_mb: int = DEFAULT_KEPT_MB  # as a head, of activations kept to fill a node's replacement from
     sleep_gap_s: float = SLEEP_GAP_S  # a gap in time that is taken for sleep
+    max_memory_bytes: int | None = None  # that layers, caches and working them may take; None: what is free
     tokenizer: Path | None = None  # a folder whose tokenizer is used instead of the model's
+
+    @property
+    def picks_layers(self) -> bool:
+        """Whether the site chooses this node's layers."""
+        return self.start_layer == self.end_layer
 
 
 def read_options(
@@ -68,7 +78,7 @@ def read_options(
     sleep_gap_s: float = SLEEP_GAP_S,
 ) -> NodeOptions:
     """Raises UsageError."""
-    start_layer, end_layer = read_layers(options["layers"])
+    start_layer, end_layer = (0, 0) if options["layers"] == AUTO else read_layers(options["layers"], or_auto=True)
     if options["no_relay"] and not options["listen"]:
         raise UsageError("--no-relay needs --listen: nobody could reach the node")
     name = options["name"] or re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64] or "node"
@@ -100,6 +110,7 @@ def read_options(
         patience_s=_patience_s(options["patience"]),
         kept_mb=_kept_mb(options["keep_activations"]),
         sleep_gap_s=sleep_gap_s,
+        max_memory_bytes=_max_memory_bytes(options["max_memory"]),
         tokenizer=_tokenizer(options["tokenizer"]),
     )
 
@@ -115,11 +126,12 @@ def _tracker(text: str) -> str:
     return text.rstrip("/")
 
 
-def read_layers(text: str) -> tuple[int, int]:
-    """Raises UsageError."""
+def read_layers(text: str, *, or_auto: bool = False) -> tuple[int, int]:
+    """Raises UsageError, which names `auto` as well where that would do."""
     found = _LAYERS.fullmatch(text)
     if not found or not int(found[1]) < int(found[2]):
-        raise UsageError(f"--layers {text!r}: must be like 0:12, which is layers 0 to 11")
+        other = f", or {AUTO}: then the site chooses them" if or_auto else ""
+        raise UsageError(f"--layers {text!r}: must be like 0:12, which is layers 0 to 11{other}")
     return int(found[1]), int(found[2])
 
 
@@ -164,6 +176,21 @@ def _max_kv_tokens(asked: int | None) -> int | None:
     if asked is not None and asked < 1:
         raise UsageError(f"--max-kv-tokens {asked}: at least one")
     return asked
+
+
+def read_size(text: str) -> int | None:
+    """Bytes of 6G, 6.5 GiB or 800M, in units of 1024; None for what is no size."""
+    found = _SIZE.fullmatch(text.strip())
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")) if found else None
+
+
+def _max_memory_bytes(text: str | None) -> int | None:
+    if text is None:
+        return None
+    size = read_size(text)
+    if not size or size < LEAST_MEMORY_BYTES:
+        raise UsageError(f"--max-memory {text!r}: must be like 6G or 800M, and 300M at least")
+    return size
 
 
 def _max_drafts(text: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nodes.keys import Key
 from relay.wire import PROTOCOL_VERSION, WIRE_VERSIONS
 
 
@@ -18,6 +19,30 @@ class ModelFacts:
     num_layers: int
     hidden_size: int
     context_length: int
+    layer_bytes: int | None = None  # of the largest layer, as the files have it; then of what is before and after them
+    head_bytes: int | None = None
+    tail_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Layers that the tracker wants a node to take, once no session is left on it. `move`: the decision's number."""
+
+    start_layer: int
+    end_layer: int
+    move: int
+
+    @classmethod
+    def read(cls, answer: Mapping[str, Any]) -> Place:
+        return cls(int(answer["start_layer"]), int(answer["end_layer"]), int(answer["move"]))
+
+
+@dataclass(frozen=True)
+class FailedMove:
+    """A move that this node couldn't make, and why, in words."""
+
+    move: int
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -26,7 +51,7 @@ class NodeFacts:
 
     name: str
     model: ModelFacts
-    start_layer: int
+    start_layer: int  # neither is said where the tracker picks them
     end_layer: int
     relay: bool
     endpoint: str | None
@@ -37,11 +62,22 @@ class NodeFacts:
     device: str = "cpu"
     version: str = ""
     ms_per_layer: float | None = None
-    max_cached_tokens: int = 0  # of all sessions together
+    max_cached_tokens: int | None = None  # of all sessions together; None: it depends on the layers
     wire_versions: tuple[int, ...] = WIRE_VERSIONS
+    picks_layers: bool = False  # the tracker does, for it
+    budget_bytes: int | None = None  # for weights and caches together
+    layer_bytes: int | None = None  # of that for a layer, and beside the layers at the model's two ends, on this node
+    head_bytes: int | None = None
+    tail_bytes: int | None = None
+    move: int | None = None  # that this registration carries out
+    failed_move: FailedMove | None = None
 
     def as_message(self) -> dict[str, Any]:
-        return asdict(self) | {"protocol_version": PROTOCOL_VERSION, "wire_versions": list(self.wire_versions)}
+        message = asdict(self) | {"protocol_version": PROTOCOL_VERSION, "wire_versions": list(self.wire_versions)}
+        if message.pop("picks_layers"):
+            del message["start_layer"], message["end_layer"]
+            message["layers"] = "auto"
+        return message
 
 
 @dataclass(frozen=True)
@@ -56,6 +92,8 @@ class Standing:
     duty: str = "works"  # or "paused", "draining"
     closed: Mapping[str, int] = field(default_factory=dict)  # session -> epoch up to which it is over on this node
     move: tuple[str, ...] = ()  # sessions headed here whose routes shall leave another node
+    place: Place | None = None  # which other layers it shall take
+    new_key: str = ""  # that takes the place of its present one, which is good until this one is shown
 
     @classmethod
     def read(cls, answer: Mapping[str, Any]) -> Standing:
@@ -68,6 +106,8 @@ class Standing:
             duty=str(answer.get("duty") or "works"),
             closed={str(session): int(epoch) for session, epoch in (answer.get("closed") or {}).items()},
             move=tuple(str(session) for session in answer.get("move") or ()),
+            place=Place.read(answer["place"]) if answer.get("place") else None,
+            new_key=str(answer.get("new_key") or ""),
         )
 
 
@@ -76,13 +116,18 @@ class Registration:
     """The tracker's answer to a node that registers."""
 
     standing: Standing
-    node_key: str
+    node_key: Key
     peer_id: str
     start_layer: int
     end_layer: int
     relay_url: str | None
     wire_versions: tuple[int, ...] = (1,)  # that the relay speaks
     id: str = ""  # names this registration: heartbeats carry it, so that those of an earlier one revive nothing
+    reason: str = ""  # why these layers, where the tracker has chosen them
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        return self.start_layer, self.end_layer
 
     @classmethod
     def read(cls, answer: Mapping[str, Any], credential: str) -> Registration:
@@ -95,4 +140,5 @@ class Registration:
             relay_url=answer.get("relay_url"),
             wire_versions=tuple(answer.get("wire_versions") or [1]),
             id=str(answer.get("registration") or ""),
+            reason=str(answer.get("reason") or ""),
         )

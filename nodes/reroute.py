@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from nodes.deadline import Deadline
 from nodes.hops import DirectHop, HopAnswer, HopError
+from nodes.keys import Key
 from relay.headers import Hop, decode_route
 from relay.wire import Code, WireError, error_of
 
@@ -88,7 +89,7 @@ class TrackerRerouter:
     """Used by many threads at once; each question has a connection of its own."""
 
     tracker_url: str
-    node_key: str
+    node_key: Key
     tls: ssl.SSLContext
 
     def ask(

@@ -45,7 +45,8 @@ DRAINED = "this node is being drained"
 
 
 class Serving:
-    """From a registration to the end of the process. `bridge`: once its doors are open, where it uses the relay."""
+    """From a registration to the end of the process, or to other layers. `bridge`: once its doors are open, where it
+    uses the relay."""
 
     def __init__(
         self,
@@ -64,7 +65,8 @@ class Serving:
         self._tunnel = Tunnel() if speaks_frames else None
         self._engine: Engine | None = None
         self._api: NodeApi | None = None
-        self._ms_per_layer: float | None = None
+        self.layers = registration.layers
+        self.ms_per_layer: float | None = None
         self._standing = registration.standing
         self._duty = "works"
         self.bridge: RelayHttpBridge | None = None
@@ -78,7 +80,7 @@ class Serving:
         shard = _load(self._folder, registration, options, self._loading)
         self._engine = engine = Engine(shard, self._max_cached_tokens, node=options.name)
         engine.start()
-        self._ms_per_layer = _pace(engine)
+        self.ms_per_layer = _pace(engine)
         if self._folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)
         grammars = Grammars(tokenizer, shard.vocab_size) if tokenizer else None
@@ -109,8 +111,13 @@ class Serving:
         """What the tracker is told of it; nothing before it is loaded."""
         if self._engine is None or self._api is None:
             return {}
-        pace = {} if self._ms_per_layer is None else {"ms_per_layer": self._ms_per_layer}
+        pace = {} if self.ms_per_layer is None else {"ms_per_layer": self.ms_per_layer}
         return {**self._engine.occupancy().as_dict(), **pace, "session_epochs": self._api.session_epochs()}
+
+    @property
+    def is_idle(self) -> bool:
+        """No session holds anything here, and none is headed here."""
+        return (self._engine is None or not self._engine.num_sessions) and (self._api is None or self._api.is_idle)
 
     def forget_sessions(self) -> None:
         """After sleep: what its sessions hold is of no use to anybody, and what it was connected to may be gone."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from nodes import catalog, storage
+from nodes import catalog, storage, uses
 from nodes.gguf import folder as gguf_folder
 from nodes.hub import folder as hub_folder
 from nodes.hub.listing import HubId
@@ -37,6 +38,19 @@ def open_model(
     raise ModelError(
         f"{source} is no folder, no GGUF file, no model of the catalogue ({known}) and no hub id (org/name@revision)"
     )
+
+
+@contextmanager
+def opened_model(
+    source: str | os.PathLike[str], say: storage.Say = storage.silent, tick: Callable[[int], None] = lambda count: None
+) -> Iterator[ModelFolder]:
+    """The model as open_model opens it, whose folder nobody takes out of the cache before the block ends."""
+    while True:
+        folder = open_model(source, say, tick)
+        with uses.held(folder.path):
+            if folder.path.is_dir():  # it wasn't taken away in between
+                yield folder
+                return
 
 
 def model_name(source: str) -> str:

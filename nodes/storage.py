@@ -23,6 +23,12 @@ def cache_dir() -> Path:
     return Path(given).expanduser() if given else Path(platformdirs.user_cache_dir("meshnet"))
 
 
+def use(folder: str | None) -> None:
+    """From now on that folder is the cache, where one is named: what a command line says comes before settings."""
+    if folder:
+        settings.MESHNET_CACHE_DIR = folder
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

@@ -30,9 +30,9 @@ class TrackerUntrusted(TrackerUnreachable):
 class TrackerRefused(Exception):
     """The tracker has answered, and the answer is no."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.status, self.code, self.message = status, code, message
+        self.status, self.code, self.message, self.retry_after_s = status, code, message, retry_after_s
 
     @property
     def is_revoked(self) -> bool:
@@ -89,10 +89,10 @@ class Tracker:
         answer = _json_object(response)
         if response.status_code == 200 and answer is not None:
             return answer
-        self._raise(response.status_code, answer or {})
+        self._raise(response.status_code, answer or {}, response.headers.get("retry-after", ""))
         raise AssertionError
 
-    def _raise(self, status: int, answer: Mapping[str, Any]) -> None:
+    def _raise(self, status: int, answer: Mapping[str, Any], retry_after: str) -> None:
         error = answer.get("error")
         code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, None)
         if status >= 500 or status == 429:
@@ -100,7 +100,8 @@ class Tracker:
         if message is None:
             hint = "is this the address of a Meshnet site?"
             raise TrackerRefused(status, "not_a_tracker", f"{self.url} answers HTTP {status}; {hint}")
-        raise TrackerRefused(status, str(code), str(message))
+        is_number = retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 8
+        raise TrackerRefused(status, str(code), str(message), float(retry_after) if is_number else None)
 
     def _not_a_tracker(self, error: Exception) -> TrackerRefused:
         return TrackerRefused(200, "not_a_tracker", f"{self.url} answered what no tracker does ({error!r})")

@@ -76,22 +76,21 @@ class ModelFolder:
             return _noted_fingerprint(self.path / ORIGIN)
         return fingerprint.of_folder(self.path, layout.weight_files(self.path), layout.TEXT_FILES)
 
+    def holds(self, name: str, start_layer: int, end_layer: int) -> bool:
+        """Whether a shard of these layers holds the tensor."""
+        layer, is_tail = layer_of(name), end_layer == self.num_layers
+        if layer is not None:
+            return start_layer <= layer < end_layer
+        has_embedding = start_layer == 0 or (is_tail and self.config.tie_word_embeddings)
+        return has_embedding if _EMBEDDING.search(name) else is_tail
+
     def tensors_of(self, start_layer: int, end_layer: int) -> dict[str, Tensor]:
         """What a shard of these layers holds. Raises ModelError where a file of them is missing."""
-        is_tail = end_layer == self.num_layers
-        has_embedding = start_layer == 0 or (is_tail and self.config.tie_word_embeddings)
-
-        def is_held(name: str) -> bool:
-            layer = layer_of(name)
-            if layer is not None:
-                return start_layer <= layer < end_layer
-            return has_embedding if _EMBEDDING.search(name) else is_tail
-
-        lost = [name for name in self.absent if is_held(name)]
+        lost = [name for name in self.absent if self.holds(name, start_layer, end_layer)]
         if lost:
             file = self.path / self.absent[lost[0]]
             raise ModelError(f"{file} is missing; with it tensor {lost[0]} and {len(lost) - 1} more of these layers")
-        return {name: tensor for name, tensor in self.tensors.items() if is_held(name)}
+        return {name: tensor for name, tensor in self.tensors.items() if self.holds(name, start_layer, end_layer)}
 
     def num_elements(self, start_layer: int, end_layer: int) -> int:
         """Numbers in the tensors that a shard of these layers holds."""

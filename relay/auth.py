@@ -27,6 +27,7 @@ KEPT_S = 10.0
 MAX_KEPT = 10_000
 MAX_LOOKUPS = 256  # waiting for the database
 MAX_WAITING_PER_ADDRESS = 16
+REVOKED = "the credential has been revoked or replaced"
 
 threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="relay-auth")
 
@@ -131,16 +132,25 @@ def bearer(headers: list[tuple[bytes, bytes]]) -> str:
     raise WireError(Code.UNAUTHORIZED, "the handshake must carry Authorization: Bearer <credential>")
 
 
-def forget(peer_id: str) -> None:
+def forget(peer_id: str, why: str = REVOKED) -> None:
     """The peer's credential no longer counts: drops what is kept of it and closes what it has open. Any thread."""
-    forget_here(peer_id)
-    for herald in list(heralds):
-        herald(peer_id)
+    _expel(peer_id, Code.UNAUTHORIZED, why)
 
 
-def forget_here(peer_id: str) -> None:
+def disconnect(peer_id: str, why: str) -> None:
+    """Closes what the peer has open, in whatever process. Its credential stays good: it may come back. Any thread."""
+    _expel(peer_id, Code.DRAINING, why)
+
+
+def expel_here(peer_id: str, code: Code, why: str) -> None:
     authenticator.forget(peer_id)
-    hub.expel(peer_id, "the credential has been revoked or replaced")
+    hub.expel(peer_id, why, code)
+
+
+def _expel(peer_id: str, code: Code, why: str) -> None:
+    expel_here(peer_id, code, why)
+    for herald in list(heralds):
+        herald(peer_id, code, why)
 
 
 def _authenticate(credential: str) -> Identity | None:
@@ -156,5 +166,5 @@ def _digest(credential: str) -> bytes:
     return hashlib.sha256(credential.encode()).digest()
 
 
-heralds: list[Callable[[str], None]] = []  # they tell other processes whose credential no longer counts
+heralds: list[Callable[[str, Code, str], None]] = []  # they tell other processes who is put out, and why
 authenticator = Authenticator(_authenticate, time.monotonic)

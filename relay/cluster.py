@@ -26,7 +26,7 @@ from relay.hub import Edge, hub
 from relay.leases import OPERATION_S, REFRESH_S, Leases, LeasesLost
 from relay.links import Link
 from relay.remote import FRAME, Remotes
-from relay.wire import Code
+from relay.wire import Code, code_of
 
 logger = logging.getLogger(__name__)
 
@@ -76,16 +76,16 @@ class Cluster:
             pass  # the lease ends by itself
         await self._leases.close()
 
-    def forget_elsewhere(self, peer_id: str) -> None:
+    def expel_elsewhere(self, peer_id: str, code: Code, why: str) -> None:
         """From any thread."""
         if not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self._tell, {"forget": peer_id})
+            self.loop.call_soon_threadsafe(self._tell, {"expel": peer_id, "code": code, "why": why})
 
     async def _run(self) -> None:
         hub.remote = self._remotes.find
         hub.on_registered.append(self._changed)
         hub.on_detached.append(self._changed)
-        auth.heralds.append(self.forget_elsewhere)
+        auth.heralds.append(self.expel_elsewhere)
         for link in hub.switchboard.peers.values():
             self._changed(link)
         try:
@@ -94,7 +94,7 @@ class Cluster:
             hub.remote = None
             hub.on_registered.remove(self._changed)
             hub.on_detached.remove(self._changed)
-            auth.heralds.remove(self.forget_elsewhere)
+            auth.heralds.remove(self.expel_elsewhere)
             directory.forget_all()
 
     async def _keep_together(self) -> None:
@@ -197,8 +197,8 @@ class Cluster:
             directory.heard_gone(note["gone"], note["generation"])
         elif "figures" in note:
             report.hear(note)
-        elif "forget" in note:
-            auth.forget_here(note["forget"])
+        elif "expel" in note:
+            auth.expel_here(note["expel"], code_of(note["code"]), str(note["why"]))
 
     def _tell(self, note: dict[str, Any]) -> None:
         """Best effort: the next snapshot says the same of presence, and credentials are looked at again anyway."""

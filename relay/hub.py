@@ -117,11 +117,11 @@ class Hub:
     def end_all(self, message: str) -> None:
         self._apply(self.switchboard.end_all(message, time.monotonic()))
 
-    def expel(self, peer_id: str, message: str) -> None:
+    def expel(self, peer_id: str, message: str, code: wire.Code = wire.Code.UNAUTHORIZED) -> None:
         """Closes what this peer has open here. From any thread."""
         loop = self._loop
         if loop and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: self._apply(self.switchboard.expel(peer_id, message)))
+            loop.call_soon_threadsafe(lambda: self._apply(self.switchboard.expel(peer_id, message, code)))
 
     def _apply(self, effects: Effects[Edge]) -> None:
         """In order, also when an effect causes further ones: an end that overflows is detached on the spot."""

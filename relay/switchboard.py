@@ -190,8 +190,8 @@ class Switchboard(Generic[Edge]):
         effects.extend(Close(link, Code.DRAINING, message) for link in self.links)
         return effects
 
-    def expel(self, peer_id: str, message: str) -> Effects[Edge]:
-        return [Close(link, Code.UNAUTHORIZED, message) for link in self.links if link.peer_id == peer_id]
+    def expel(self, peer_id: str, message: str, code: Code = Code.UNAUTHORIZED) -> Effects[Edge]:
+        return [Close(link, code, message) for link in self.links if link.peer_id == peer_id]
 
     def _forward(self, caller: Link[Edge], to: str, request: wire.Request, now: float) -> Effects[Edge]:
         """The request as the peer gets it. Raises the WireError that is the caller's answer instead."""

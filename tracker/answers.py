@@ -10,7 +10,8 @@ from typing import Any
 from tracker import calls, callshapes, logprobs
 from tracker.calls import CallReader, Markup
 from tracker.errors import ApiError, told
-from tracker.events import Delta, Report
+from tracker.events import Delta
+from tracker.hopreports import HopReport, Progress, Report, Step
 from tracker.logprobs import TokenLogprobs
 
 KEEPALIVE = b": keepalive\n\n"
@@ -41,6 +42,7 @@ class Answer:
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None
+    progress: Progress | None = None  # the newest that its head has told
     ids: list[int] = field(default_factory=list)
     prompt_ids: tuple[int, ...] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Answer:
         self.prompt_ids = delta.prompt_ids or self.prompt_ids
         self.logprobs += delta.logprobs
         self.markup = self.markup or delta.calls
+        self.progress = delta.progress or self.progress
         if delta.finish_reason:
             self.finish_reason = self._finish_reason(delta.finish_reason)
 
@@ -96,6 +99,18 @@ class Answer:
 
     def hop_table(self) -> dict[str, Any]:
         return {"hops": self.hops()}
+
+    @property
+    def told_hops(self) -> tuple[HopReport, ...]:
+        """The last that was told of them."""
+        if self.report:
+            return self.report.all_hops
+        return self.progress.hops if self.progress else ()
+
+    @property
+    def told_steps(self) -> tuple[Step, ...]:
+        told = self.report or self.progress
+        return told.steps if told else ()
 
     @property
     def unnamed_peers(self) -> set[str]:

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from relay.auth import Identity
-from tracker import credentials, gate, registration
+from tracker import bans, credentials, gate, registration
 from tracker.errors import ApiError
 from tracker.models import ApiKey, Node
 from tracker.models.keys import find_by_credential
@@ -28,21 +28,29 @@ def authenticate_peer(credential: str) -> Identity | None:
     node = Node.objects.with_key(credential)
     if node is None:
         return None
-    is_approved = node.status == Node.Status.APPROVED
-    return Identity(node.peer_id, node.model.name, is_approved, _REASONS.get(Node.Status(node.status), ""))
+    why_not = _why_not(node.status, node.ban(timezone.now()))
+    return Identity(node.peer_id, node.model.name, not why_not, why_not)
 
 
 def review_peers(connected: Mapping[str, str]) -> dict[str, str]:
     """For the relay (settings.RELAY_REVIEW): of {peer_id: scope} those that may stay no longer, and why."""
-    rows = Node.objects.filter(peer_id__in=connected).values_list("peer_id", "status", "model__name")
-    standing = {peer_id: (status, model_name) for peer_id, status, model_name in rows}
-    return {
-        peer_id: _REASONS.get(Node.Status(standing[peer_id][0]), "this node has moved to another model")
-        if peer_id in standing
-        else "this node was deleted"
-        for peer_id, scope in connected.items()
-        if standing.get(peer_id) != (Node.Status.APPROVED, scope)
+    now = timezone.now()
+    columns = "peer_id", "status", "model__name", "banned_until", "ban_reason"
+    rows = Node.objects.filter(peer_id__in=connected).values_list(*columns)
+    why = {
+        peer_id: _why_not(status, bans.in_words(banned_until, ban_reason, now))
+        or ("" if connected[peer_id] == model_name else "this node has moved to another model")
+        for peer_id, status, model_name, banned_until, ban_reason in rows
     }
+    told = {peer_id: why.get(peer_id, "this node was deleted") for peer_id in connected}
+    return {peer_id: reason for peer_id, reason in told.items() if reason}
+
+
+def _why_not(status: str, ban: str | None) -> str:
+    """Why the relay doesn't let a node in, for its owner to read; empty when it does."""
+    if ban and status != Node.Status.REVOKED:
+        return f"this node is {ban}"
+    return _REASONS.get(Node.Status(status), "")
 
 
 def authenticate_api_key(request: HttpRequest) -> ApiKey | None:

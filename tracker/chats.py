@@ -69,8 +69,9 @@ def begin(
 ) -> list[Chat]:
     """Finds the routes, signs the tickets, writes the rows: a chat for each choice. Raises ApiError."""
     model = find_model(asked.model, api_key)
-    deadline_s = _deadline_s(asked.wanted_deadline_s)
-    limit = min(asked.wanted_tokens or DEFAULT_MAX_TOKENS, model.context_length or DEFAULT_MAX_TOKENS)
+    deadline_s = _deadline_s(asked.wanted_deadline_s, model)
+    wanted_tokens = asked.wanted_tokens or model.default_max_tokens or DEFAULT_MAX_TOKENS
+    limit = min(wanted_tokens, model.context_length or DEFAULT_MAX_TOKENS)
     seeds = seeds_of(asked.seed, asked.num_choices)
     bodies = [orders.body_of(asked, limit, seed) for seed in seeds]
     wanted = Wanted(len(bodies[0]) // BYTES_PER_TOKEN, len(seeds) * limit, asked.limit_param)
@@ -159,7 +160,8 @@ def _chat(session: ChatSession, hops: Hops, request: wire.Request, completion: C
 
 
 def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
-    """Raises ApiError 404: the same for a model that the key may not ask and for one that nobody has."""
+    """Raises ApiError 404, the same for a model that the key may not ask and for one that nobody has; 403 for one that
+    the operator refuses."""
     models = LanguageModel.objects.for_key(api_key.pk if api_key else None)
     model = None if "\0" in name else models.filter(name=name).first()  # PostgreSQL refuses NUL
     if model is None:
@@ -167,12 +169,14 @@ def find_model(name: str, api_key: ApiKey | None) -> LanguageModel:
         nor = ", or this API key may not ask it" if is_scoped else ""
         message = f"The model '{name[:100]}' does not exist here{nor}. GET /v1/models lists those that can be asked."
         raise ApiError(404, message, code="model_not_found", param="model")
+    if refusal := model.refusal:
+        raise ApiError(403, f"{refusal[0].upper()}{refusal[1:]}.", code="model_refused", param="model")
     return model
 
 
-def _deadline_s(wanted: float | None) -> float:
+def _deadline_s(wanted: float | None, model: LanguageModel) -> float:
     """Raises ApiError 400 where more is asked for than the operator gives."""
-    longest = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S)
+    longest = min(float(settings.REQUEST_DEADLINE_S), wire.MAX_DEADLINE_S, model.deadline_s or wire.MAX_DEADLINE_S)
     if wanted is not None and wanted > longest:
         param, most = "meshnet.deadline_s", f"at most {longest:g} seconds are given here"
         raise ApiError(400, f"{param}: is {wanted:g}; {most}.", code="invalid_value", param=param)

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import transaction
 
-from tracker import accusations, contributions, figures, news, reports, usage
+from tracker import accusations, contributions, figures, news, progress, reports, usage
 from tracker.answers import Answer
 from tracker.chats import Chat
 from tracker.errors import known_code
@@ -34,6 +34,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
+    if answer.told_steps:
+        progress.write_steps([(chat.session_pk, answer.told_steps)])
     with transaction.atomic():
         hops = reports.write(chat.session_pk, answer)
         contributions.count(hops, answer, now)

@@ -33,6 +33,8 @@ CODES = {
     "above_key_limit": Meaning(400, "it takes more than the key is given in all; no waiting helps"),
     "chat_template_missing": Meaning(400, "the model has no chat template; use /v1/completions"),
     "invalid_api_key": Meaning(401, "the API key is missing, unknown, revoked or expired"),
+    "model_refused": Meaning(403, "the operator of this site refuses the model"),
+    "cancelled": Meaning(403, "an operator of the site ended the answer"),
     "model_not_found": Meaning(404, "there is no such model, or the key may not ask it"),
     "unknown_url": Meaning(404, "there is nothing at this path"),
     "method_not_allowed": Meaning(405, "the path wants the method that `Allow` names"),

@@ -105,6 +105,7 @@ async def heard(chat: Chat, clock: Clock, wait_s: float) -> AsyncGenerator[Event
 async def _one_head(chat: Chat, clock: Clock) -> AsyncGenerator[Event, None]:
     """Raises ApiError, HeadFailed."""
     answer, is_first = chat.answer, True
+    answer.progress = None  # another head's, of another route
     num_told, expected = len(answer.ids), len(answer.prompt_ids) + len(answer.ids)
     try:
         async with aclosing(listen(chat.call, chat.request, clock)) as events:
@@ -145,6 +146,7 @@ async def _next_chats(
         await in_thread(accusations.site_saw, chat.head.peer_id, failed.error.message, timezone.now())
     pause_s, longest_s = POLL_S
     while True:
+        clock.check()
         if clock.is_stopping:
             raise shutting_down()
         now = _now()

@@ -13,6 +13,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from tracker import gate
+from tracker.groups import is_let_in
 
 _DURATION = re.compile(r"([1-9][0-9]*)([mhd])", re.ASCII)
 MOST_DIGITS = 6
@@ -68,3 +69,8 @@ class SiteLoginForm(Slowed):
 
 class LoginForm(Slowed, AdminAuthenticationForm):
     """Of the admin: for those whom it lets in."""
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        AuthenticationForm.confirm_login_allowed(self, user)
+        if not is_let_in(user):
+            raise self.get_invalid_login_error()

@@ -22,6 +22,11 @@ OPERATOR = VIEWER | {
 OF_USERS = frozenset(f"{verb}_user" for verb in ("view", "add", "change", "delete")) | {"view_group"}
 
 
+def is_let_in(user: Any) -> bool:
+    """Into the admin: whoever operates, and staff, who then see what they have permissions for."""
+    return bool(user.is_active and (user.is_staff or user.has_perm(OPERATE)))
+
+
 def make(groups: Any, permissions: Any) -> None:
     """The three groups, whatever they had before. Managers are handed in: a migration has its own."""
     of_tracker = permissions.filter(content_type__app_label="tracker")

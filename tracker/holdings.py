@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from django.db.models import Exists, F, OuterRef
+from django.db.models import Exists, F, OuterRef, Q
 
 from tracker import epochs
 from tracker.models import ChatSession, Node, SessionHop
@@ -32,13 +32,14 @@ def closed(node: Node, held: Mapping[str, int]) -> Epochs:
 
 
 def moving(node: Node, held: Mapping[str, int], now: datetime) -> list[str]:
-    """Sessions that the node is the head of and that go through a draining node, while there is another way."""
-    draining = Node.objects.filter(model=node.model_id, duty=Node.Duty.DRAINING)
-    if not held or node.duty == Node.Duty.DRAINING or not draining.exists():
+    """Sessions that the node is the head of and that go through one that drains or is banned, while there is another
+    way."""
+    left = Node.objects.filter(_is_left(now), model=node.model_id)
+    if not held or node.duty == Node.Duty.DRAINING or not left.exists():
         return []
     heads = SessionHop.objects.filter(node=node, position=0, epoch=F("session__epoch"), session__session_id__in=held)
     through = SessionHop.objects.filter(
-        session=OuterRef("session"), epoch=OuterRef("epoch"), position__gt=0, node__duty=Node.Duty.DRAINING
+        _is_left(now, "node__"), session=OuterRef("session"), epoch=OuterRef("epoch"), position__gt=0
     )
     running = heads.filter(Exists(through), session__state=ChatSession.State.RUNNING)
     session_ids = list(running.values_list("session__session_id", flat=True))
@@ -49,6 +50,11 @@ def duty(node: Node, now: datetime) -> str:
     """What the node is told to do: to send away those it is the head of only while others could go on with them."""
     is_last = node.duty == Node.Duty.DRAINING and not _has_another_way(node, now)
     return Node.Duty.PAUSED if is_last else node.duty
+
+
+def _is_left(now: datetime, of: str = "") -> Q:
+    """As Node.is_left; `of`: how the nodes are called in the query."""
+    return Q(**{f"{of}duty": Node.Duty.DRAINING}) | Q(**{f"{of}banned_until__gt": now})
 
 
 def _has_another_way(node: Node, now: datetime) -> bool:

@@ -17,6 +17,7 @@ from enum import Enum
 
 from relay import client, wire
 from relay.wire import Code
+from tracker import cancelling
 from tracker.errors import CODES, ApiError
 from tracker.events import BadStream, Done, Event, EventReader, Failure, Keepalive
 from tracker.heads import HeadCall
@@ -82,11 +83,17 @@ class HeadFailed(Exception):
 
 
 class Clock:
-    """The chat's deadline, the head's silence and the end of this process, whichever comes first."""
+    """The chat's deadline, its head's silence, an operator's wish, the end of this process: whichever comes first."""
 
-    def __init__(self, deadline_s: float, silence_s: float, stops_at: Callable[[], float] = client.stops_at) -> None:
+    def __init__(
+        self,
+        deadline_s: float,
+        silence_s: float,
+        stops_at: Callable[[], float] = client.stops_at,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._ends, self._silence_s = asyncio.get_running_loop().time() + deadline_s, silence_s
-        self._stops_at = stops_at
+        self._stops_at, self._is_cancelled = stops_at, is_cancelled
 
     @property
     def left_s(self) -> float:
@@ -97,10 +104,17 @@ class Clock:
         """This process was told to stop: a chat may end here, and no longer begin anew at another head."""
         return self._stops_at() < math.inf
 
-    async def next(self, head: AsyncIterator[wire.Answer]) -> wire.Answer | None:
-        """The head's next item; None after the last. Raises ApiError 504 at the deadline, 503 at the end; HeadFailed.
+    def check(self) -> None:
+        """Raises ApiError 403 where an operator ends the chat."""
+        if self._is_cancelled():
+            raise cancelling.by_operator()
 
-        A stop that begins during the wait is seen at the next item: heads say something each second."""
+    async def next(self, head: AsyncIterator[wire.Answer]) -> wire.Answer | None:
+        """The head's next item; None after the last. Raises ApiError 504 at the deadline, 503 at the end, 403 as
+        `check`; HeadFailed.
+
+        What begins during the wait, a stop or a cancel, is seen at the next item: heads say something each second."""
+        self.check()
         now, stops_at = asyncio.get_running_loop().time(), self._stops_at() - LAST_WORDS_S
         if now >= stops_at:
             raise shutting_down()

@@ -27,12 +27,30 @@ class Machine:
     start_layer: int | None = None  # what it holds now; None: nothing yet
     end_layer: int | None = None
     is_fixed: bool = False  # its owner chose its layers: it counts, and isn't moved
+    loaded_start: int | None = None  # what it has in memory, where that is more than it is used for
+    loaded_end: int | None = None
 
     def holds(self) -> bool:
         return self.start_layer is not None
 
     def at(self, start_layer: int | None, end_layer: int | None) -> Machine:
-        return replace(self, start_layer=start_layer, end_layer=end_layer)
+        """With these layers; it keeps what it has in memory where they are part of that, else it loads them."""
+        if start_layer is None or end_layer is None or not self.has_loaded(start_layer, end_layer):
+            return replace(self, start_layer=start_layer, end_layer=end_layer, loaded_start=None, loaded_end=None)
+        loaded_start, loaded_end = self.loaded()
+        return replace(
+            self, start_layer=start_layer, end_layer=end_layer, loaded_start=loaded_start, loaded_end=loaded_end
+        )
+
+    def loaded(self) -> tuple[int, int]:
+        """The layers in its memory; (0, 0) for none."""
+        if self.loaded_start is not None and self.loaded_end is not None:
+            return self.loaded_start, self.loaded_end
+        return self.shard() if self.holds() else (0, 0)
+
+    def has_loaded(self, start_layer: int, end_layer: int) -> bool:
+        start, end = self.loaded()
+        return start <= start_layer < end_layer <= end
 
     def shard(self) -> tuple[int, int]:
         assert self.start_layer is not None

@@ -1,38 +1,85 @@
 """Which sessions this process runs, and the news of them: the sign that it is alive, without which they are lost.
 
 A process that is killed writes no end of its sessions. Others see by their `last_news` that nobody runs them any more.
+With the sign goes what is known of them by then, for those who look on; and back comes who wants one to end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db import transaction
 from django.utils import timezone
 
+from tracker import progress
+from tracker.answers import Answer
 from tracker.models import ChatSession
 from tracker.repeated import Repeated
 
-PERIOD_S = 10.0
+PERIOD_S = 2.0
 GRACE = timedelta(seconds=60)  # after its deadline a session gets no news: what still counts it here has forgotten it
 
-_running: set[int] = set()  # keys of their rows
+
+@dataclass(slots=True)
+class Running:
+    """A chat that runs here: what its coroutine leaves for the thread that writes, and the other way round."""
+
+    answer: Answer | None = None  # None until its head is asked
+    ttft_ms: float | None = None
+    cancelled_by: str = ""  # who wants it to end
+    written: progress.Known | None = None  # of it, so far
+
+    @property
+    def is_cancelled(self) -> bool:
+        return bool(self.cancelled_by)
+
+
+_running: dict[int, Running] = {}  # by the keys of their rows
 
 
 def begin(session_pk: int) -> None:
-    _running.add(session_pk)
+    _running[session_pk] = Running()
 
 
 def end(session_pk: int) -> None:
-    _running.discard(session_pk)
+    _running.pop(session_pk, None)
+
+
+def of(session_pk: int) -> Running:
+    """Of one that has ended, something to write on that nobody reads."""
+    return _running.get(session_pk) or Running()
 
 
 def give(now: datetime) -> int:
-    """Renews the news of all that run here, in one UPDATE. How many there were."""
+    """Renews the news of all that run here, in a few statements however many they are. How many there were."""
     here = _running.copy()  # chats begin and end meanwhile, on other threads
     if not here:
         return 0
-    alive = ChatSession.objects.filter(pk__in=here, state=ChatSession.State.RUNNING, deadline__gt=now - GRACE)
-    return alive.update(last_news=now)
+    with transaction.atomic():
+        alive = _lock(here, now)
+        for session_pk, cancelled_by in alive.items():
+            here[session_pk].cancelled_by = cancelled_by
+        given = ChatSession.objects.filter(pk__in=alive).update(last_news=now)
+        news = {pk: (here[pk], known) for pk in alive if (known := _known(here[pk])) and known != here[pk].written}
+        written = progress.write({pk: known for pk, (_, known) in news.items()})
+    for pk in written:
+        news[pk][0].written = news[pk][1]
+    return given
+
+
+def _lock(session_pks: Collection[int], now: datetime) -> dict[int, str]:
+    """Those that nobody has ended, and who wants them to end. Locked: no figure is written after the last."""
+    running = ChatSession.objects.filter(pk__in=session_pks, state=ChatSession.State.RUNNING, deadline__gt=now - GRACE)
+    return dict(running.select_for_update().order_by("pk").values_list("pk", "cancelled_by"))
+
+
+def _known(running: Running) -> progress.Known | None:
+    answer = running.answer
+    if answer is None or not answer.prompt_ids:
+        return None
+    return progress.Known(len(answer.prompt_ids), len(answer.ids), running.ttft_ms, answer.progress)
 
 
 giver = Repeated("news of running sessions", lambda: give(timezone.now()))

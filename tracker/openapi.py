@@ -41,6 +41,7 @@ _HEADERS = {
 _CODES_OF_ALL = ("invalid_api_key", "method_not_allowed", "rate_limit_exceeded", "internal_error")
 _CODES_OF_ANSWERS = (
     *(code for code, meaning in CODES.items() if meaning.status == 400),
+    "cancelled",
     *("model_not_found", "too_large", "node_failed", "resume_mismatch", "no_route", "busy", "draining"),
     "deadline_exceeded",
 )

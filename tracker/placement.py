@@ -38,10 +38,11 @@ class Choice:
         return self.start_layer, self.end_layer
 
 
-def choose_shard(mesh: Mesh, machine: Machine) -> Choice:
-    """For a machine that joins; where it is in the mesh already, as if it weren't. Raises NoRoom."""
+def choose_shard(mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None) -> Choice:
+    """For a machine that joins; where it is in the mesh already, as if it weren't. `within`: of these layers some.
+    Raises NoRoom."""
     others = mesh.without(machine.key)
-    found = list(shares(others, machine))
+    found = list(shares(others, machine, within))
     if not found:
         raise NoRoom(_no_room(machine, mesh.num_layers))
     best = _best(others, machine, found)

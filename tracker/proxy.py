@@ -15,13 +15,14 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
-from tracker import answers, endings, failover, kept, merging, reports
+from tracker import answers, cancelling, endings, failover, kept, merging, news, reports
 from tracker.answers import Answer, Completion
 from tracker.background import in_thread
 from tracker.chats import Chat
 from tracker.endings import Outcome
 from tracker.errors import ApiError, of_status, told
-from tracker.events import Delta, Event, Keepalive, Report
+from tracker.events import Delta, Event, Keepalive
+from tracker.hopreports import Report
 from tracker.listening import Clock
 from tracker.models import ChatSession
 
@@ -43,13 +44,15 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
     case the session's row is written once.
     """
     outcome, started, answer = Outcome(), asyncio.get_running_loop().time(), chat.answer
-    clock = Clock(chat.deadline_s, settings.HEAD_SILENCE_S)
+    running = news.of(chat.session_pk)
+    running.answer = answer
+    clock = Clock(chat.deadline_s, settings.HEAD_SILENCE_S, is_cancelled=lambda: running.is_cancelled)
     try:
         async with aclosing(failover.heard(chat, clock, settings.FAILOVER_WAIT_S)) as events:
             async for event in events:
                 if isinstance(event, Delta):
                     if event.text and outcome.ttft_ms is None:
-                        outcome.ttft_ms = (asyncio.get_running_loop().time() - started) * 1000
+                        outcome.ttft_ms = running.ttft_ms = (asyncio.get_running_loop().time() - started) * 1000
                     answer.add(event)
                 elif isinstance(event, Report):
                     answer.report = event
@@ -62,7 +65,9 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
     except ApiError as said:
         error = told(said)
         logger.warning("session %s failed: %s: %s", chat.short_id, said.code, kept.words_of(said))
-        outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
+        is_cancelled = said.code == cancelling.CODE
+        outcome.state = ChatSession.State.CANCELLED if is_cancelled else ChatSession.State.FAILED
+        outcome.error_code = error.code or ""
         outcome.error_message = kept.words_of(error)
         answer.completion.failure = answer.completion.failure or error
         raise error from None

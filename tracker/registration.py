@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from relay import wire
 from relay.auth import forget
-from tracker import credentials, holdings, proofs, tickets
+from tracker import bans, credentials, holdings, proofs, rotation, tickets
 from tracker.credentials import Credential, Kind
 from tracker.errors import ApiError
-from tracker.models import JoinToken, LanguageModel, Node, Shard
+from tracker.models import JoinToken, LanguageModel, Node, RefusedFingerprint, Shard
 from tracker.models.keys import find_by_credential
 from tracker.node_schemas import Heartbeat, Registration
 
@@ -36,11 +38,10 @@ class Bearer:
 
 
 def authenticate(text: str) -> Bearer:
-    """Raises ApiError 401 for anything but a node key or a join token."""
+    """Raises ApiError 401 for anything but a node key or a join token, 403 for the key of a node that is banned."""
     node = Node.objects.with_key(text)
     if node:
-        if node.status == Node.Status.REVOKED:
-            raise ApiError(401, _revoked(node), code="revoked")
+        _check_let_in(node)
         return Bearer(node=node)
     token: JoinToken | None = find_by_credential(JoinToken.objects.all(), text)
     if token:
@@ -111,8 +112,17 @@ def heartbeat(node: Node, news: Heartbeat, now: datetime) -> dict[str, Any]:
 
 
 def _model_for(wanted: Registration) -> LanguageModel:
-    """The row of that name, made if need be. Raises ApiError 409 when the node's copy is another model."""
-    model, _ = LanguageModel.objects.select_for_update().get_or_create(name=wanted.model.name)
+    """The row of that name, made if need be. Raises ApiError 409 when the node's copy is another model, or the operator
+    takes none of this name or fingerprint."""
+    name = wanted.model.name
+    if not settings.NEW_MODELS and not LanguageModel.objects.filter(name=name).exists():
+        message = f"this site takes no new models, and {name} isn't one of its own: ask its operator to add it"
+        raise ApiError(409, message, code="unknown_model")
+    model, _ = LanguageModel.objects.select_for_update().get_or_create(name=name)
+    if model.refusal:
+        raise ApiError(409, model.refusal, code="model_refused")
+    if refused := RefusedFingerprint.refusal(wanted.model.fingerprint):
+        raise ApiError(409, f"this node's copy of {name} can't be used: its {refused}", code="fingerprint_refused")
     mismatch = model.mismatch(wanted.model.facts())
     if mismatch:
         raise ApiError(409, f"this node's copy doesn't fit: {mismatch}", code="fingerprint_mismatch")
@@ -133,15 +143,20 @@ def _enrol(token: JoinToken, name: str, model: LanguageModel, now: datetime) -> 
 
 
 def _again(known: Node) -> Node:
-    """Its row as it is now, locked: an operator may have revoked or paused it meanwhile. Raises ApiError 401."""
+    """Its row as it is now, locked: an operator may have revoked or paused it meanwhile. Raises ApiError 401, 403."""
     node = Node.objects.select_for_update().get(pk=known.pk)
-    if node.status == Node.Status.REVOKED:
-        raise ApiError(401, _revoked(node), code="revoked")
+    _check_let_in(node)
     return node
 
 
-def _revoked(node: Node) -> str:
-    return f"the key of node {node.name} was revoked by the operator"
+def _check_let_in(node: Node) -> None:
+    """Raises ApiError 401 for one that is out for good, 403 for one that is banned and may come back."""
+    if node.status == Node.Status.REVOKED:
+        raise ApiError(401, f"the key of node {node.name} was revoked by the operator", code="revoked")
+    now = timezone.now()
+    if node.banned_until and (ban := node.ban(now)):
+        headers = {"Retry-After": str(bans.wait_s(node.banned_until, now))}
+        raise ApiError(403, f"node {node.name} is {ban}", code="banned", headers=headers)
 
 
 def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetime, address: str) -> None:
@@ -192,4 +207,4 @@ def _state(node: Node, now: datetime) -> dict[str, Any]:
         "heartbeat_s": node.heartbeat_s,
         "ticket_keys": tickets.public_keys(),
         "endpoint_error": node.endpoint_error or None,
-    }
+    } | ({"new_key": new_key} if (new_key := rotation.next_key(node)) else {})

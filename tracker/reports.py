@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tracker.answers import Answer
+from tracker.hopreports import PERCENTILES, HopReport
 from tracker.models import Failover, Node, SessionHop
 
 PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
+FIGURES = ("path", "steps", "ms_total", "compute_ms", "queue_ms", *PERCENTILES)  # of a hop's row
 
 
 def write(session_pk: int, answer: Answer) -> list[SessionHop]:
     """The hops of all the session's routes, as its head has told of them: those of now, and those it went on without.
+    Where it had no last word, what it told before stands, but for the tokens.
 
     No hop is said to have worked more tokens than the prompt and the answer have."""
     of_session = SessionHop.objects.filter(session=session_pk).order_by("epoch", "position")
     hops = list(of_session.select_related("node__joined_with"))
     report, last_epoch = answer.report, max((hop.epoch for hop in hops), default=0)
-    if report is None:
-        return hops
     rows = {(hop.epoch, hop.node.peer_id, hop.start_layer, hop.end_layer): hop for hop in hops if hop.node}
-    for told in report.all_hops:
+    for told in answer.told_hops:
         epoch = last_epoch if told.epoch is None else told.epoch
         hop = rows.get((epoch, told.peer_id, told.start_layer, told.end_layer))
         if hop:
-            hop.path = told.path if told.path in PATHS else ""
-            hop.tokens = None if told.tokens is None else min(told.tokens, answer.total_tokens)
-            hop.steps, hop.ms_total = told.steps, told.ms_total
-            hop.compute_ms, hop.queue_ms = told.compute_ms, told.queue_ms
-            _update(hop)
-    for failover in report.failovers:
+            fill(hop, told)
+            if report and told.tokens is not None:
+                hop.tokens = min(told.tokens, answer.total_tokens)
+            SessionHop.objects.filter(pk=hop.pk).update(**{name: getattr(hop, name) for name in ("tokens", *FIGURES)})
+    for failover in report.failovers if report else ():
         Failover.objects.filter(session=session_pk, epoch=failover.epoch).update(
             kept=failover.kept if failover.kept in KEPT else "",
             resume_ms=failover.resume_ms,
@@ -39,10 +39,13 @@ def write(session_pk: int, answer: Answer) -> list[SessionHop]:
     return hops
 
 
-def _update(hop: SessionHop) -> None:
-    told = {"path": hop.path, "steps": hop.steps, "tokens": hop.tokens}
-    times = {"ms_total": hop.ms_total, "compute_ms": hop.compute_ms, "queue_ms": hop.queue_ms}
-    SessionHop.objects.filter(pk=hop.pk).update(**told, **times)
+def fill(hop: SessionHop, told: HopReport) -> None:
+    """Its FIGURES."""
+    hop.path = told.path if told.path in PATHS else ""
+    hop.steps, hop.ms_total = told.steps, told.ms_total
+    hop.compute_ms, hop.queue_ms = told.compute_ms, told.queue_ms
+    for name in PERCENTILES:
+        setattr(hop, name, told.percentiles.get(name))
 
 
 def names_of(peer_ids: Collection[str]) -> dict[str, str]:

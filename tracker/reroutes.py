@@ -49,7 +49,7 @@ def reroute(head: Node, session_id: str, wanted: Reroute, now: datetime) -> tupl
         return _again(session, head, wanted.epoch, now)
     _check_rate(session, now)
     route = list(session.route())
-    left = _draining(route) if wanted.lost.code == Failover.Kind.MOVE else [_lost_hop(route, wanted)]
+    left = _to_leave(route, now) if wanted.lost.code == Failover.Kind.MOVE else [_lost_hop(route, wanted)]
     hops = _next_route(session, route, left, wanted, now)
     failover = _failover_of(session, left[0], head, wanted, _cause(route, wanted), now)
     with transaction.atomic():
@@ -115,9 +115,9 @@ def _lost_hop(route: list[SessionHop], wanted: Reroute) -> SessionHop:
     raise ApiError(400, f"lost: no hop after the head has layers {layers} on this peer", code="bad_request")
 
 
-def _draining(route: list[SessionHop]) -> list[SessionHop]:
+def _to_leave(route: list[SessionHop], now: datetime) -> list[SessionHop]:
     """The hops to leave, of a head that was asked to move its session and not told from whom. Raises ApiError 503."""
-    left = [hop for hop in route[1:] if hop.node and hop.node.duty == Node.Duty.DRAINING]
+    left = [hop for hop in route[1:] if hop.node and hop.node.is_left(now)]
     if not left:
         raise ApiError(503, "no node after the head is being drained: go on as before", code="no_route")
     return left

@@ -30,17 +30,20 @@ class Share:
         return self.end_layer - self.start_layer
 
 
-def shares(mesh: Mesh, machine: Machine) -> Iterator[Share]:
-    """Every shard that fits the machine, were it added to the mesh."""
+def shares(mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None) -> Iterator[Share]:
+    """Every shard that fits the machine, were it added to the mesh; where layers are given, those `within` them."""
     last = mesh.num_layers
+    first, final = within or (0, last)
     layers = _Layers([max(NOTHING, capacity) for capacity in mesh.capacities()])
-    ends = [machine.last_ends(start, last) for start in range(last)]
-    for length in _lengths(max(end - start for start, (end, _) in enumerate(ends)), last):
-        inner, middle = layers.raised(rate := mesh.rate(machine, 0, length) if length < last else 0.0), rate
-        for start in range(last - length):
+    ends = {start: machine.last_ends(start, last) for start in range(first, final)}
+    most = max((end - start for start, (end, _) in ends.items()), default=0)
+    for length in _lengths(min(most, final - first), last):
+        rate = mesh.rate(machine, 0, length) if length < last else 0.0
+        inner = layers.raised(rate)
+        for start in range(first, min(final, last - 1) - length + 1):
             if start + length <= ends[start][0]:
-                yield layers.share(start, start + length, middle, inner)
-    for start in range(last):
+                yield layers.share(start, start + length, rate, inner)
+    for start in range(first, last) if final == last else ():
         if ends[start][1]:
             rate = mesh.rate(machine, start, last)
             yield layers.share(start, last, rate, layers.raised(rate, start))

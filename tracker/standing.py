@@ -28,13 +28,16 @@ def standing(
     has_left: bool,
     heartbeat_s: float,
     now: datetime,
+    ban: str | None = None,
     progress: tuple[int, int] | None = None,
     closed: str | None = None,
 ) -> Standing:
-    """`progress`: (bytes fetched, bytes in all) of a node that is fetching its weights. `closed`: why one gets no
-    new sessions though it is online."""
+    """`ban`: that it is kept out, until when and why. `progress`: (bytes fetched, bytes in all) of a node that is
+    fetching its weights. `closed`: why one gets no new sessions though it is online."""
+    if status == "revoked" or ban:
+        return Standing(False, ban if ban and status != "revoked" else "revoked")
     if status != "approved":
-        return Standing(False, "waits for approval" if status == "pending" else "revoked")
+        return Standing(False, "waits for approval")
     if lease_until is None or lease_until <= now:
         return Standing(False, _silence(last_seen, has_left, now))
     but = f", but it {closed}" if closed else ""

@@ -18,7 +18,6 @@ from django.utils import timezone
 from tracker import usage
 from tracker.models import ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
-from tracker.news import PERIOD_S as NEWS_PERIOD_S
 from tracker.repeated import Repeated
 from tracker.words import counted
 
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 5.0
 LEASE = timedelta(seconds=3 * PERIOD_S)  # of the process that does it; if it dies, another does it after that
-GRACE = timedelta(seconds=1.5 * NEWS_PERIOD_S)  # for processes to give news, after nobody could
+GRACE = timedelta(seconds=15)  # for processes to give news, after nobody could
 MAX_AT_ONCE = 500  # rows that are deleted in one statement: nobody waits long for the database's one writer
 
 
@@ -41,13 +40,18 @@ def end_lost(now: datetime) -> int:
     with transaction.atomic():
         ended = usage.lock(lost.filter(pk__in=pks))  # of these, who has ended or given news meanwhile isn't lost
         for session in ended:
-            usage.count_end(session, end)
+            usage.count_end(session, _used(session) | end)
         ChatSession.objects.filter(pk__in=[session.pk for session in ended]).update(**end)
     if not ended:
         return 0
     were = "was" if len(ended) == 1 else "were"
     logger.warning("%s %s lost with the process that ran them: %s", counted(len(ended), "session"), were, _names(ended))
     return len(ended)
+
+
+def _used(session: ChatSession) -> dict[str, int | None]:
+    """As far as its process has told."""
+    return {"prompt_tokens": session.prompt_tokens, "completion_tokens": session.completion_tokens}
 
 
 def prune(now: datetime) -> int:

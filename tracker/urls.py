@@ -1,13 +1,21 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import overview
+from tracker.dashboard import answering, firststeps, node_detail, node_list, overview, topology
+from tracker.dashboard import chat as chat_page
 from tracker.forms import SiteLoginForm
 from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
 
 urlpatterns = [
     path("", overview.page.view, name=overview.page.name),
+    path("topology", topology.page.view, name=topology.page.name),
+    path("nodes", node_list.page.view, name=node_list.page.name),
+    path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
+    path("first-join-token", firststeps.first_join_token, name="first-join-token"),
     path("sessions", pages.session_list, name="session-list"),
+    path("chat", chat_page.page.view, name=chat_page.page.name),
+    path("chat/answer", answering.chat_answer, name="chat-answer"),
+    path("chat/<slug:completion_id>/route", chat_page.route, name="chat-route"),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),
     path("sessions.json", pages.session_list_json, name="session-list-json"),

@@ -13,7 +13,7 @@ import pytest
 from nodes.backoff import Backoff
 from nodes.membership import REMINDER_S, Membership, NoCredential
 from nodes.registration import Standing
-from nodes.state import NodeState
+from nodes.state import NodeState, StateError
 from nodes.tracker import Tracker, TrackerRefused, TrackerUnreachable, TrackerUntrusted
 from tests.nodes.meshes import shared_tls
 from tests.nodes.trackers import FACTS, Answer, MiniTracker, refusal, registered, standing
@@ -194,6 +194,58 @@ def test_a_key_revoked_while_it_runs_is_tried_three_times_and_then_it_stops(
     assert site.verbs.count("heartbeat") == 3
     assert "revoked by the operator (try 1 of 3)" in caplog.text
     assert not node.membership.approved.is_set()
+
+
+def test_a_new_key_is_kept_shown_at_once_and_used_by_whoever_shows_one(joining: Make, site: MiniTracker) -> None:
+    site.answer = answers(
+        registered(node_key="old.key", heartbeat_s=3600), standing(new_key="new.key", heartbeat_s=3600), standing()
+    )
+    node = joining()
+    registration = node.membership.join()
+    assert registration
+    assert str(registration.node_key) == "old.key"
+    node.membership.start()
+    node.membership.tell()  # a first heartbeat at once
+    site.wait_for("heartbeat", 2)
+
+    assert [credential for _, credential, _ in site.asked[:3]] == ["join.token", "old.key", "new.key"]
+    assert node.state.read_key() == str(registration.node_key) == "new.key"
+    assert "new.key" not in repr(registration)
+
+
+def test_a_new_key_that_cant_be_kept_isnt_used(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.answer = answers(registered(node_key="old.key", new_key="new.key"), standing())
+    node = joining()
+    write_key = node.state.write_key
+
+    def full(key: str) -> None:
+        if key == "new.key":
+            raise StateError("the disk is full")
+        write_key(key)
+
+    node.state.write_key = full  # type: ignore[method-assign]
+    registration = node.membership.join()
+    assert registration
+    assert str(registration.node_key) == node.state.read_key() == "old.key"
+    assert "the disk is full" in caplog.text
+
+
+def test_a_banned_node_waits_says_it_once_and_comes_back(
+    joining: Make, site: MiniTracker, caplog: pytest.LogCaptureFixture
+) -> None:
+    banned = refusal(403, "banned", "node one is banned until 10:00 UTC: it lies")
+    site.answer = answers(registered(node_key="n.k"), banned, banned, refusal(409, "not_registered"), registered())
+    node = joining()
+    node.membership.join()
+    node.membership.start()
+    site.wait_for("register", 2)
+
+    assert not node.stopping.is_set()
+    assert site.verbs[:5] == ["register", "heartbeat", "heartbeat", "heartbeat", "register"]
+    assert caplog.text.count("banned until 10:00 UTC: it lies") == 1
+    assert node.membership.approved.wait(10)
 
 
 def test_a_key_that_becomes_unknown_while_it_runs_ends_it(joining: Make, site: MiniTracker) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nodes.options import NodeOptions, UsageError, read_options
+from nodes.options import NodeOptions, UsageError, read_options, read_size
 from nodes.state import default_folder
 from relay.wire import WIRE_VERSIONS
 
@@ -16,7 +16,7 @@ def read(**given: Any) -> NodeOptions:
     base = {"tracker": "http://127.0.0.1:8000/", "model": "tiny", "layers": "0:2", "dtype": "bfloat16"}
     flags = {"relay_only": False, "no_relay": False, "prefer": "relay", "weights": "dense"}
     flags |= {"executor": "auto", "max_kv_tokens": None, "tokenizer": None, "drafts": "8"}
-    flags |= {"public_url": None, "patience": 10.0, "keep_activations": 256}
+    flags |= {"public_url": None, "patience": 10.0, "keep_activations": 256, "max_memory": None}
     wire_versions = given.pop("wire_versions", ())
     return read_options({**LEFT_OUT, **base, **flags, **given}, "from-settings", "ca-from-settings", wire_versions)
 
@@ -74,7 +74,7 @@ def test_a_public_url_is_an_http_address_and_no_more(text: str) -> None:
         ("tracker", "ftp://mesh.example.org"),
         ("tracker", "http://"),
         ("tracker", "http://host:port"),
-        ("layers", "auto"),
+        ("layers", "automatic"),
         ("layers", "3"),
         ("layers", "2:2"),
         ("layers", "3:1"),
@@ -86,6 +86,9 @@ def test_a_public_url_is_an_http_address_and_no_more(text: str) -> None:
         ("name", "-x"),
         ("name", "a/b"),
         ("name", "a" * 65),
+        ("max_memory", "6 apples"),
+        ("max_memory", "0"),
+        ("max_memory", "10M"),
         ("threads", 0),
         ("threads", -2),
         ("drafts", "0"),
@@ -125,3 +128,20 @@ def test_drafts_are_on_unless_they_are_turned_off() -> None:
 def test_a_tokenizer_is_a_folder(text: str) -> None:
     with pytest.raises(UsageError, match=r"--tokenizer .*: no such folder"):
         read(tokenizer=text)
+
+
+def test_the_choice_of_layers_may_be_left_to_the_site() -> None:
+    assert read(layers="auto").picks_layers
+    assert not read().picks_layers
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("6G", 6 << 30), ("1.5 GiB", 3 << 29), ("800m", 800 << 20), ("800MB", 800 << 20), ("9", 9)]
+)
+def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
+    assert read_size(text) == size
+
+
+def test_memory_is_what_its_owner_gives() -> None:
+    assert read(max_memory="6G").max_memory_bytes == 6 << 30
+    assert read().max_memory_bytes is None

@@ -16,7 +16,7 @@ from relay.auth import authenticator
 from relay.throttle import Throttle
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
-from tracker import credentials
+from tracker import audit, credentials
 from tracker.models import (
     ApiKey,
     ChatSession,
@@ -24,7 +24,9 @@ from tracker.models import (
     Failover,
     JoinToken,
     LanguageModel,
+    Move,
     Node,
+    RefusedFingerprint,
     SessionHop,
     TicketKey,
     Usage,
@@ -46,6 +48,10 @@ def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: An
     SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
     contributed("node-a", "Ada", 10)
     Usage.objects.create(api_key=ApiKey.objects.get(), day=timezone.now().date(), model_name="node-a", requests=3)
+    layers = {"from_start": 6, "from_end": 12, "to_start": 0, "to_end": 6}
+    Move.objects.create(model=model, node=node, **layers, gain=1.5, reason="layers 0–5 have no node")
+    RefusedFingerprint.objects.create(fingerprint="cd" * 32, reason="a copy of node-x")
+    audit.record(None, "pause", node, "it is slow")
 
 
 def contributed(node_name: str, owner: str, tokens: int, **row: Any) -> None:
@@ -140,15 +146,20 @@ def test_revoking_says_who_was_revoked(operator: Client, make_node: MakeNode) ->
 
 
 @pytest.mark.parametrize(
-    ("action", "duty", "said"),
+    ("before", "action", "duty", "said"),
     [
-        ("pause", "paused", "Paused: node-a. New sessions go elsewhere; theirs finish."),
-        ("drain", "draining", "Draining: node-a. New sessions go elsewhere; theirs move to nodes with the same layers"),
-        ("resume", "works", "Resumed: node-a. They get sessions again."),
+        ("works", "pause", "paused", "Paused: node-a. New sessions go elsewhere; theirs finish."),
+        ("paused", "drain", "draining", "Draining: node-a. New sessions go elsewhere; theirs move to nodes with the"),
+        ("paused", "resume", "works", "Resumed: node-a. They get sessions again."),
+        ("paused", "pause", "paused", "Node node-a is paused already."),
+        ("works", "resume", "works", "Node node-a works already."),
+        ("draining", "drain", "draining", "Node node-a is being drained already."),
     ],
 )
-def test_a_node_is_given_its_duty(operator: Client, make_node: MakeNode, action: str, duty: str, said: str) -> None:
-    make_node("node-a", duty="paused")
+def test_a_node_is_given_its_duty(
+    operator: Client, make_node: MakeNode, before: str, action: str, duty: str, said: str
+) -> None:
+    make_node("node-a", duty=before)
     assert said in act(operator, Node, action)
     assert Node.objects.get().duty == duty
 
@@ -167,12 +178,12 @@ def test_a_node_that_was_left_out_is_used_again_when_the_operator_says_so(
     until = timezone.now() + timedelta(minutes=5)
     make_node("bad", breaker_until=until, breaker_openings=6, breaker_reason="it fell silent")
     make_node("good")
-    assert "Not left out any more: bad." in act(operator, Node, "reset_breaker")
+    assert "Not left out any more: bad." in act(operator, Node, "use_again")
     node = Node.objects.get(name="bad")
     assert (node.breaker_until, node.breaker_openings, node.breaker_reason) == (None, 0, "")
     assert node.cleared
     assert node.cleared > until - timedelta(minutes=5)
-    assert "None of them was left out." in act(operator, Node, "reset_breaker")
+    assert "Node bad wasn&#x27;t left out." in act(operator, Node, "use_again")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -227,7 +238,7 @@ def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.C
 
 
 def test_keys_are_revoked_by_an_action_that_says_how_many(operator: Client, api_key: credentials.Credential) -> None:
-    assert "Revoked: 1." in act(operator, ApiKey, "revoke")
+    assert "Revoked: test (" in act(operator, ApiKey, "revoke")
     assert ApiKey.objects.get().revoked
 
 

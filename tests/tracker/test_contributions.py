@@ -16,7 +16,8 @@ from tracker.answers import Answer, Completion
 from tracker.chats import Chat
 from tracker.contributions import Work, had_by_client, work_of
 from tracker.endings import Outcome
-from tracker.events import Delta, HopReport, Report
+from tracker.events import Delta
+from tracker.hopreports import HopReport, Report
 from tracker.models import ChatSession, Contribution, Failover, JoinToken, Node, SessionHop
 from tracker.routing import RouteElement
 

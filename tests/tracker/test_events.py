@@ -16,12 +16,10 @@ from tracker.events import (
     Done,
     Event,
     EventReader,
-    FailoverReport,
     Failure,
-    HopReport,
     Keepalive,
-    Report,
 )
+from tracker.hopreports import FailoverReport, HopReport, Report
 from tracker.logprobs import Spelled, TokenLogprobs
 
 HOP = {
@@ -93,6 +91,21 @@ def test_hops_that_were_left_come_with_their_epoch_and_count_with_the_others() -
     assert [(hop.tokens, hop.epoch) for hop in report.all_hops] == [(9, None), (4, 1)]
 
 
+STEP = {"step": 3, "epoch": 0, "position": 9, "tokens": 1, "at_ms": 12.5, "hops": [[1.5, 0, 0.25]]}
+
+
+def test_now_and_then_a_head_tells_how_it_goes() -> None:
+    times = {"compute_p50_ms": 1.5, "network_p95_ms": -2, "unknown_p50_ms": 3.0}
+    [delta] = read(sse(said("a", [97], progress={"hops": [HOP | times], "steps": [STEP]})))
+    assert isinstance(delta, Delta)
+    assert delta.progress
+    assert delta.progress.hops[0].percentiles == {"compute_p50_ms": 1.5, "network_p95_ms": 0.0}
+    assert delta.progress.steps == (STEP,)
+    [report] = read(sse(done([HOP]) | {"meshnet": done([HOP])["meshnet"] | {"steps": [STEP | {"more": 1}]}}))
+    assert isinstance(report, Report)
+    assert report.steps == (STEP,)
+
+
 def test_log_probabilities_come_with_the_tokens_they_are_of() -> None:
     [delta] = read(sse(said("a", [97], logprobs=[LOGPROBS | {"top": [LOGPROBS]}])))
     assert isinstance(delta, Delta)
@@ -158,6 +171,14 @@ def test_other_fields_and_empty_events_are_passed_over() -> None:
         said("a", [1], calls={}),
         said("a", [1], calls=[]),
         said("a", [1], calls=MARKUP | {"begin": None}),
+        said("a", [1], progress=7),
+        said("a", [1], progress={"hops": [{}]}),
+        said("a", [1], progress={"hops": [HOP | {"queue_p95_ms": "1"}]}),
+        said("a", [1], progress={"steps": [STEP] * 33}),
+        said("a", [1], progress={"steps": [STEP | {"hops": [[1, 2]]}]}),
+        said("a", [1], progress={"steps": [STEP | {"hops": [[1, 2, 3]] * 65}]}),
+        said("a", [1], progress={"steps": [STEP | {"tokens": 1.5}]}),
+        said("a", [1], progress={"steps": [{}]}),
         done([HOP | {"drafted": -1}]),
         done([HOP | {"ms_total": "1"}]),
         done([{"peer_id": "x"}]),

@@ -16,7 +16,7 @@ from tracker import endings, metering
 from tracker.chats import Chat
 from tracker.endings import Outcome
 from tracker.errors import ApiError
-from tracker.events import Report
+from tracker.hopreports import Report
 from tracker.models import ApiKey, ChatSession, LanguageModel, Node, Usage
 from tracker.models.sessions import LOST_AFTER
 

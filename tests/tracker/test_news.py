@@ -12,6 +12,7 @@ from tests.tracker.conftest import MakeNode
 from tracker import answers, chats, endings, news
 from tracker.chats import Chat
 from tracker.endings import Outcome
+from tracker.events import Delta
 from tracker.models import ChatSession, Node
 from tracker.models.sessions import LOST_AFTER
 from tracker.openai import read_chat
@@ -22,7 +23,7 @@ LATER = timedelta(seconds=40)
 
 @pytest.fixture(autouse=True)
 def nothing_runs_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "_running", set())
+    monkeypatch.setattr(news, "_running", {})
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_long_chat_isnt_lost_while_its_process_lives(chat: Chat) -> None:
     assert states(now + LOST_AFTER) == ["lost"]
 
 
-def test_all_sessions_of_a_process_get_their_news_in_one_query(
+def test_all_sessions_of_a_process_get_their_news_in_few_queries(
     chat: Chat, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
     session = ChatSession.objects.get()
@@ -53,7 +54,7 @@ def test_all_sessions_of_a_process_get_their_news_in_one_query(
         session.pk, session.session_id, session.completion_id = None, f"{number:032x}", f"chatcmpl-{number}"
         session.save()
         news.begin(session.pk)
-    with django_assert_num_queries(1):
+    with django_assert_num_queries(4):  # two are the savepoint's
         assert news.give(timezone.now()) == 4
 
 
@@ -78,3 +79,42 @@ def test_a_session_that_others_have_given_up_isnt_revived(chat: Chat) -> None:
 
 def test_a_session_long_past_its_deadline_gets_no_news(chat: Chat) -> None:
     assert news.give(ChatSession.objects.get().deadline + news.GRACE) == 0
+
+
+def test_who_wants_a_session_to_end_is_heard_with_its_news(chat: Chat) -> None:
+    running = news.of(chat.session_pk)
+    news.give(timezone.now())
+    assert not running.is_cancelled
+    ChatSession.objects.update(cancelled_by="ann")
+    news.give(timezone.now())
+    assert (running.is_cancelled, running.cancelled_by) == (True, "ann")
+
+
+def test_what_is_known_by_then_is_written_once(chat: Chat, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    running = news.of(chat.session_pk)
+    running.answer, running.ttft_ms = chat.answer, 40.0
+    news.give(timezone.now())
+    assert ChatSession.objects.get().completion_tokens is None, "its head has said nothing yet"
+    chat.answer.add(Delta("Hel", ids=(11, 12), prompt_ids=(1, 2, 3)))
+    now = timezone.now() + timedelta(seconds=2)
+    news.give(now)
+    session = ChatSession.objects.get()
+    assert (session.prompt_tokens, session.completion_tokens, session.ttft_ms) == (3, 2, 40.0)
+    assert session.tokens_per_s == pytest.approx(1 / ((now - session.started).total_seconds() - 0.04))
+    with django_assert_num_queries(4):
+        news.give(now)
+
+
+def test_a_session_that_has_ended_keeps_its_last_figures(chat: Chat) -> None:
+    running = news.of(chat.session_pk)
+    running.answer = chat.answer
+    chat.answer.add(Delta("Hel", ids=(11, 12), prompt_ids=(1, 2, 3)))
+    ChatSession.objects.update(state=ChatSession.State.DONE, completion_tokens=9)
+    assert news.give(timezone.now()) == 0
+    assert ChatSession.objects.get().completion_tokens == 9
+
+
+def test_of_a_session_that_has_ended_nothing_is_kept(chat: Chat) -> None:
+    endings.finish(chat, Outcome(ChatSession.State.DONE), timezone.now())
+    news.of(chat.session_pk).ttft_ms = 1.0
+    assert news._running == {}

@@ -21,7 +21,8 @@ from tests.tracker.sessions import begin_chats
 from tracker import answers, background, chats, proxy
 from tracker.chats import Chat
 from tracker.errors import ApiError
-from tracker.events import Delta, Event, Keepalive, Report
+from tracker.events import Delta, Event, Keepalive
+from tracker.hopreports import Report
 from tracker.models import ChatSession, Node
 from tracker.openai import read_chat, read_completion
 from tracker.tickets import SigningKey

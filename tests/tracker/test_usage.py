@@ -15,7 +15,7 @@ from tracker import endings, ticking, usage
 from tracker.chats import Chat
 from tracker.credentials import Credential
 from tracker.endings import Outcome
-from tracker.events import Report
+from tracker.hopreports import Report
 from tracker.models import ApiKey, ChatSession, Node, Usage
 from tracker.models.sessions import LOST_AFTER
 
@@ -85,6 +85,15 @@ def test_a_session_that_is_lost_is_a_failed_request(begin: Begin) -> None:
     assert used() == [(1, 1, 0, 0)]
     end(chat, 10, 20)
     assert used() == [(1, 0, 10, 20)], "its process had only been away"
+
+
+def test_a_session_that_is_lost_has_used_what_its_process_had_told(begin: Begin) -> None:
+    chat = begin()
+    ChatSession.objects.update(prompt_tokens=10, completion_tokens=4)
+    ticking.end_lost(NOW + LOST_AFTER)
+    assert used() == [(1, 1, 10, 4)]
+    end(chat, 10, 20)
+    assert used() == [(1, 0, 10, 20)]
 
 
 def test_choices_are_one_request_whose_prompt_counts_once(begin: Begin) -> None:

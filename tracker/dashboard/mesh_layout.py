@@ -6,7 +6,8 @@
                      │ └─────────┘ │ └─────────┘   with the same ones below each other and by name; a trunk for each
                      └─┤ node    │               column, from which a branch goes to each node with a socket
 
-So 3 nodes are read at a glance, and 200 are rows and columns and no tangle.
+So 3 nodes are read at a glance, and 200 are rows and columns and no tangle. Where there are few nodes they stand wide
+apart, and lines from one to another run below them; else from side to side, behind those between.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 BOX_WIDTH, BOX_HEIGHT, BRANCH = 128.0, 38.0, 24.0
-COLUMN, ROW = BRANCH + BOX_WIDTH + 10.0, BOX_HEIGHT + 8.0
 MAX_COLUMNS = 8
+MAX_ROOMY, MAX_ROOMY_COLUMNS = 20, 4  # nodes and columns of a picture that has room
 FEW_ROWS = 4  # a column that is no longer than that isn't split
 MARGIN, BAR, TITLE = 10.0, 32.0, 34.0
 
@@ -70,7 +71,27 @@ class Trunk:
 
 
 @dataclass(frozen=True, slots=True)
+class Pitch:
+    """From one column to the next, from one row to the next."""
+
+    column: float
+    row: float
+
+
+CLOSE = Pitch(BRANCH + BOX_WIDTH + 10.0, BOX_HEIGHT + 8.0)
+ROOMY = Pitch(BRANCH + BOX_WIDTH + 80.0, BOX_HEIGHT + 62.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    path: str  # of an SVG <path>
+    x: float  # where a word about it has its place
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
+    pitch: Pitch
     width: float
     height: float
     relays: list[Title]
@@ -81,24 +102,25 @@ class Layout:
 
 def layout(sections: Sequence[Section]) -> Layout:
     relays, models, boxes, trunks = [], [], {}, []
+    placed = [[(band, columns_of(band)) for band in section.bands] for section in sections]
+    num_columns = max((len(columns) for bands in placed for _, columns in bands), default=0)
+    num_machines = sum(len(band.machines) for bands in placed for band, _ in bands)
+    pitch = ROOMY if num_machines <= MAX_ROOMY and num_columns <= MAX_ROOMY_COLUMNS else CLOSE
     y = MARGIN
-    num_columns = 2
-    for section in sections:
+    for section, bands in zip(sections, placed, strict=True):
         relays.append(Title(section.relay, y))
         top = y + BAR
         y, ends = top, {}
-        for band in section.bands:
+        for band, columns in bands:
             models.append(Title(band.model, y + TITLE))
-            columns = columns_of(band)
-            num_columns = max(num_columns, len(columns))
             first = y + TITLE + MARGIN
-            placed, connected = _placed(columns, first)
-            boxes |= placed
+            here, connected = _placed(columns, first, pitch)
+            boxes |= here
             ends |= connected
-            y = first + max(map(len, columns), default=0) * ROW
-        trunks += [Trunk(_left(column), top, bottom) for column, bottom in sorted(ends.items())]
+            y = first + max(map(len, columns), default=0) * pitch.row
+        trunks += [Trunk(_left(column, pitch), top, bottom) for column, bottom in sorted(ends.items())]
         y += MARGIN
-    return Layout(2 * MARGIN + num_columns * COLUMN, y, relays, models, boxes, trunks)
+    return Layout(pitch, 2 * MARGIN + max(2, num_columns) * pitch.column, y, relays, models, boxes, trunks)
 
 
 def columns_of(band: Band) -> list[list[Machine]]:
@@ -113,11 +135,27 @@ def columns_of(band: Band) -> list[list[Machine]]:
     return [column for group, width in zip(groups, widths, strict=True) for column in _split(group, width)]
 
 
-def curve(start: Box, end: Box) -> str:
-    """The path of an SVG line from the right of one box to the left of another, wherever that is."""
-    x, y = start.x + BOX_WIDTH, start.middle
+def curve(places: Layout, start: Box, end: Box, lower: float = 0.0) -> Curve:
+    """A line from one box to another, wherever that is. `lower` than the middles of the boxes it begins and ends, so
+    that lines of different kinds don't hide each other."""
+    return _below(start, end, places.pitch, lower) if places.pitch == ROOMY else _beside(start, end, lower)
+
+
+def _beside(start: Box, end: Box, lower: float) -> Curve:
+    """From the right side of one to the left side of the other."""
+    x, y, last_y = start.x + BOX_WIDTH, start.middle + lower, end.middle + lower
     bend = max(30.0, abs(end.x - x) / 2)
-    return f"M{x:.0f} {y:.0f}C{x + bend:.0f} {y:.0f} {end.x - bend:.0f} {end.middle:.0f} {end.x:.0f} {end.middle:.0f}"
+    path = f"M{x:.0f} {y:.0f}C{x + bend:.0f} {y:.0f} {end.x - bend:.0f} {last_y:.0f} {end.x:.0f} {last_y:.0f}"
+    return Curve(path, (x + end.x) / 2, (y + last_y) / 2)
+
+
+def _below(start: Box, end: Box, pitch: Pitch, lower: float) -> Curve:
+    """From under one to under the other, the deeper the further they are apart."""
+    x, last_x = start.x + BOX_WIDTH * 0.6 + lower, end.x + BOX_WIDTH * 0.4 + lower
+    y, last_y = start.y + BOX_HEIGHT, end.y + BOX_HEIGHT
+    depth = 28.0 + 14.0 * min(3.0, abs(end.x - start.x) / pitch.column)
+    path = f"M{x:.0f} {y:.0f}C{x:.0f} {y + depth:.0f} {last_x:.0f} {last_y + depth:.0f} {last_x:.0f} {last_y:.0f}"
+    return Curve(path, (x + last_x) / 2, (y + last_y) / 2 + 0.75 * depth)  # 3/4: where such a curve has its middle
 
 
 def _groups(band: Band) -> list[list[Machine]]:
@@ -141,16 +179,16 @@ def _split(group: Sequence[Machine], width: int) -> list[Sequence[Machine]]:
     return [group[start : start + length] for start in range(0, len(group), length)]
 
 
-def _placed(columns: Sequence[Sequence[Machine]], top: float) -> tuple[dict[int, Box], dict[int, float]]:
+def _placed(columns: Sequence[Sequence[Machine]], top: float, pitch: Pitch) -> tuple[dict[int, Box], dict[int, float]]:
     """The boxes, and by column how far down its trunk goes."""
     boxes, ends = {}, {}
     for column, machines in enumerate(columns):
         for row, machine in enumerate(machines):
-            box = boxes[machine.key] = Box(_left(column) + BRANCH, top + row * ROW)
+            box = boxes[machine.key] = Box(_left(column, pitch) + BRANCH, top + row * pitch.row)
             if machine.is_connected:
                 ends[column] = box.middle
     return boxes, ends
 
 
-def _left(column: int) -> float:
-    return MARGIN + column * COLUMN
+def _left(column: int, pitch: Pitch) -> float:
+    return MARGIN + column * pitch.column

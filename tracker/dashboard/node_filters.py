@@ -50,7 +50,7 @@ def _not_banned(now: datetime) -> Q:
 
 STATES: dict[str, tuple[str, Which]] = {
     "online": ("online", _online),
-    "closed": ("online, but takes no new sessions", _closed),
+    "closed": ("takes no new sessions", _closed),
     "offline": ("offline", _offline),
     "loading": ("loading", _loading),
     "pending": ("waits for approval", _pending),

@@ -178,5 +178,5 @@ def _latency(samples: Sequence[Sample], end: datetime) -> tuple[Line, str]:
     """Steps through it, as heads saw them; where none went through, the relay's pings."""
     hops = lines.line(points(samples, lambda sample: sample.hop_ms), end, SHOWN)
     if hops.path:
-        return hops, "a step through it"
-    return lines.line(points(samples, lambda sample: sample.rtt_ms), end, SHOWN), "round trip to the relay"
+        return hops, "a step"
+    return lines.line(points(samples, lambda sample: sample.rtt_ms), end, SHOWN), "round trip"

@@ -106,6 +106,12 @@ class LanguageModel(models.Model):
         return self.name
 
     @property
+    def refusal(self) -> str | None:
+        """That the operator refuses it, in words; None where it may be asked and joined with."""
+        why = f": {self.refusal_reason}" if self.refusal_reason else ""
+        return f"the model {self.name} is refused here by the operator{why}" if self.is_refused else None
+
+    @property
     def fitting_chunk_tokens(self) -> int:
         """prefill_chunk_tokens, lowered where a step's activations wouldn't fit through the relay."""
         if not self.hidden_size:
@@ -151,3 +157,11 @@ class RefusedFingerprint(models.Model):
 
     def __str__(self) -> str:
         return f"{self.fingerprint[:12]}…"
+
+    @classmethod
+    def refusal(cls, fingerprint: str) -> str | None:
+        """That no node may hold this copy, in words that follow "its"; None where one may."""
+        row = cls.objects.filter(fingerprint=fingerprint).first()
+        if row is None:
+            return None
+        return f"fingerprint {row} is refused here by the operator{f': {row.reason}' if row.reason else ''}"

@@ -10,13 +10,14 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import RegexValidator
 from django.db import models, transaction
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils import timezone
 
+from tracker import bans, credentials
 from tracker.breaker import Breaker, State
 from tracker.endpoints import parse_endpoint
 from tracker.models.keys import find_by_credential
-from tracker.models.languages import LanguageModel
+from tracker.models.languages import LanguageModel, RefusedFingerprint
 from tracker.relays import relay_of
 from tracker.standing import Standing, standing
 from tracker.words import layers_in_words
@@ -31,14 +32,28 @@ NODE_NAME = RegexValidator(
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def with_key(self, text: str) -> Node | None:
+        """Whose key this is. The one that is to take another's place does so when it is first shown."""
         node: Node | None = find_by_credential(self.select_related("model"), text)
-        return node
+        return self._with_next_key(text) if node is None and credentials.is_node_key(text) else node
+
+    def _with_next_key(self, text: str) -> Node | None:
+        given = credentials.parse(text)
+        nodes = self.filter(next_key_id=given.key_id) if given else self.none()
+        node = nodes.first()
+        if given is None or node is None or not credentials.matches(given.secret, node.next_secret_hash):
+            return None
+        used = {"key_id": F("next_key_id"), "secret_hash": F("next_secret_hash")}
+        nodes.update(**used, next_key_id="", next_secret_hash="", rotates_key=False)
+        found: Node | None = find_by_credential(self.select_related("model"), text)
+        return found
 
     def online(self, now: datetime, present: Collection[str]) -> Self:
-        """Approved, heard of within the lease, and reachable: `present` on the relay, or by a proved endpoint."""
-        alive = self.filter(status=Node.Status.APPROVED, lease_until__gt=now)
+        """Approved, not banned, heard of within the lease, and reachable: `present` on the relay, or by a proved
+        endpoint."""
+        alive = self.filter(Q(banned_until=None) | Q(banned_until__lte=now), status=Node.Status.APPROVED)
         return alive.filter(
-            Q(uses_relay=True, peer_id__in=present) | Q(endpoint_proved_until__gt=now) & ~Q(endpoint_address="")
+            Q(uses_relay=True, peer_id__in=present) | Q(endpoint_proved_until__gt=now) & ~Q(endpoint_address=""),
+            lease_until__gt=now,
         )
 
 
@@ -193,6 +208,7 @@ class Node(models.Model):
         news |= {"last_seen": now, "lease_until": now + timedelta(seconds=self.lease_s), "heartbeat_number": number}
         mine = Node.objects.filter(pk=self.pk, registration=registration, heartbeat_number__lt=number)
         alive = mine.filter(is_registered=True, lease_until__gt=now).exclude(status=Node.Status.REVOKED)
+        alive = alive.filter(Q(banned_until=None) | Q(banned_until__lte=now))
         renewed = alive.update(**news)
         for name, value in news.items():
             setattr(self, name, value)
@@ -203,12 +219,14 @@ class Node(models.Model):
         Node.objects.filter(pk=self.pk).update(is_registered=False, lease_until=now, last_seen=now, state="left")
 
     def approve(self) -> None:
-        """Lets it work. Raises ValidationError when its copy isn't the model that others of this name serve."""
+        """Lets it work. Raises ValidationError, in words that follow a colon, when its copy isn't the model that others
+        of this name serve, or is refused."""
         with transaction.atomic():
             model = LanguageModel.objects.select_for_update().get(pk=self.model_id)
-            mismatch = model.mismatch(self.model_facts)
+            refused = RefusedFingerprint.refusal(self.model_facts.get("fingerprint", ""))
+            mismatch = model.mismatch(self.model_facts) or (f"its {refused}" if refused else None)
             if mismatch:
-                raise ValidationError(f"node {self.name} can't be approved: {mismatch}.")
+                raise ValidationError(mismatch)
             model.fix(self.model_facts)
             self.status = Node.Status.APPROVED
             self.save(update_fields=["status"])
@@ -217,6 +235,14 @@ class Node(models.Model):
         """Locks it out. Whoever calls this tells relay.auth to forget the peer, so that it is out at once."""
         self.status, self.lease_until = Node.Status.REVOKED, None
         self.save(update_fields=["status", "lease_until"])
+
+    def ban(self, now: datetime) -> str | None:
+        """That it is kept out, until when and why, in words; None when it isn't."""
+        return bans.in_words(self.banned_until, self.ban_reason, now)
+
+    def is_left(self, now: datetime) -> bool:
+        """Sessions that run through it are to go on elsewhere."""
+        return self.duty == Node.Duty.DRAINING or self.ban(now) is not None
 
     @property
     def breaker(self) -> Breaker:
@@ -254,6 +280,7 @@ class Node(models.Model):
         """Online or not, and why: the rule of `online()` for one row, in words."""
         return standing(
             status=self.status,
+            ban=self.ban(now),
             last_seen=self.last_seen,
             lease_until=self.lease_until,
             uses_relay=self.uses_relay,

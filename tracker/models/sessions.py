@@ -102,10 +102,11 @@ class ChatSession(models.Model):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of the answer after its first text."""
-        if not self.completion_tokens or self.completion_tokens < 2 or self.ttft_ms is None or self.duration_s is None:
+        """Of the answer after its first text, until the last news where it runs."""
+        if not self.completion_tokens or self.completion_tokens < 2 or self.ttft_ms is None:
             return None
-        decoding_s = self.duration_s - self.ttft_ms / 1000
+        until = self.ended or self.last_news
+        decoding_s = (until - self.started).total_seconds() - self.ttft_ms / 1000
         return (self.completion_tokens - 1) / decoding_s if decoding_s > 0 else None
 
 

@@ -24,23 +24,34 @@ from tracker.views.responses import openai_error, read_body, require_method
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
 Read = Callable[[bytes], ChatRequest | CompletionRequest]
+Begin = Callable[[HttpRequest], tuple[list[Chat], bool]]  # the chats and whether they are streamed; raises ApiError
 
 
 @csrf_exempt
 async def chat_completions(request: HttpRequest) -> HttpResponseBase:
-    return await _answer(request, read_chat, CHAT)
+    return await answer(request, _with_key(read_chat, CHAT))
 
 
 @csrf_exempt
 async def completions(request: HttpRequest) -> HttpResponseBase:
-    return await _answer(request, read_completion, COMPLETION)
+    return await answer(request, _with_key(read_completion, COMPLETION))
 
 
-async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseBase:
+def _with_key(read: Read, form: Form) -> Begin:
+    def begin(request: HttpRequest) -> tuple[list[Chat], bool]:
+        api_key = authenticate_api_key(request)
+        asked = read(read_body(request, MAX_BODY_BYTES))
+        return chats.begin(asked, form, api_key, timezone.now(), request_id_of(request)), bool(asked.stream)
+
+    return begin
+
+
+async def answer(request: HttpRequest, begin: Begin) -> HttpResponseBase:
+    """`begin` runs in the request's thread: who asks, what, and the rows."""
     timings = timings_of(request)
     try:
         require_method(request, "POST")
-        begun, is_streamed = await _begin(request, read, form)
+        begun, is_streamed = await _begin(request, begin)
         timings.end("begin")
         completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)
         if not is_streamed:
@@ -58,10 +69,9 @@ async def _answer(request: HttpRequest, read: Read, form: Form) -> HttpResponseB
     return StreamingHttpResponse(content, content_type="text/event-stream; charset=utf-8", headers=headers)
 
 
-async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
-    """The chats and whether they are streamed. Where their rows are written by the time the client leaves, they are
-    ended."""
-    beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, read, form))
+async def _begin(request: HttpRequest, begin: Begin) -> tuple[list[Chat], bool]:
+    """Where the rows of the chats are written by the time the client leaves, they are ended."""
+    beginning = asyncio.ensure_future(sync_to_async(_begin_in_thread)(request, begin))
     try:
         return await asyncio.shield(beginning)
     except asyncio.CancelledError:
@@ -71,11 +81,9 @@ async def _begin(request: HttpRequest, read: Read, form: Form) -> tuple[list[Cha
         raise
 
 
-def _begin_in_thread(request: HttpRequest, read: Read, form: Form) -> tuple[list[Chat], bool]:
+def _begin_in_thread(request: HttpRequest, begin: Begin) -> tuple[list[Chat], bool]:
     try:
-        api_key = authenticate_api_key(request)
-        asked = read(read_body(request, MAX_BODY_BYTES))
-        return chats.begin(asked, form, api_key, timezone.now(), request_id_of(request)), bool(asked.stream)
+        return begin(request)
     finally:
         close_old_connections()  # a chat is long: its thread and its connection go back now
 

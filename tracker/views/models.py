@@ -39,7 +39,7 @@ def model_list(request: HttpRequest) -> HttpResponse:
     api_key, now = authenticate_api_key(request), timezone.now()
     served = [
         model
-        for model in LanguageModel.objects.for_key(api_key.pk if api_key else None)
+        for model in LanguageModel.objects.for_key(api_key.pk if api_key else None).filter(is_refused=False)
         if epochs.route_problem(model, now) is None
     ]
     return JsonResponse({"object": "list", "data": [_entry(model) for model in served]})

@@ -44,14 +44,17 @@ def register(request: HttpRequest) -> dict[str, Any]:
     registration.check_version(fields)
     address = request.META.get("REMOTE_ADDR", "")
     answer = registration.register(who, check(Registration, fields), timezone.now(), address)
-    gate.passed(answer.get("node_key", ""))
+    _will_be_shown(answer)
     return answer
 
 
 @node_view
 def heartbeat(request: HttpRequest) -> dict[str, Any]:
     node = asking_node(request)
-    return registration.heartbeat(node, check(Heartbeat, read_object(request, MAX_BODY_BYTES)), timezone.now())
+    news = check(Heartbeat, read_object(request, MAX_BODY_BYTES))
+    answer = registration.heartbeat(node, news, timezone.now())
+    _will_be_shown(answer)
+    return answer
 
 
 @node_view
@@ -60,3 +63,10 @@ def unregister(request: HttpRequest) -> dict[str, Any]:
     node.leave(timezone.now())
     logger.info("node %s left", node.name)
     return {"status": "left"}
+
+
+def _will_be_shown(answer: dict[str, Any]) -> None:
+    """Keys that were just made: strangers behind the node's address can't keep it from using them."""
+    for name in ("node_key", "new_key"):
+        if name in answer:
+            gate.passed(answer[name])

@@ -14,6 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
+from nodes import storage
 from nodes.drafts import DEFAULT_DRAFTS
 from nodes.membership import NoCredential
 from nodes.memory import DoesNotFit
@@ -31,6 +32,9 @@ from nodes.state import StateError
 from nodes.tracker import TrackerRefused, TrackerUnreachable
 from relay.headers import DTYPE_BYTES
 
+_LAYERS_HELP = "the layers to serve, from A up to but without B; auto: the site chooses them, and may move this node"
+_MEMORY_HELP = "for layers, caches and what works them, as 6G or 800M (default: what is free when it starts)"
+_CACHE_HELP = "where models are kept that are fetched or converted (default: MESHNET_CACHE_DIR, or the user's cache)"
 _MODEL_HELP = (
     "a folder in Hugging Face's layout, a GGUF file, a catalogue name, or a model of a hub as org/name or "
     "org/name@revision, of which only the tensors of these layers are fetched (HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE)"
@@ -63,7 +67,7 @@ class Command(BaseCommand):
         add("--join-token", metavar="T", help="needed the first time; or MESHNET_JOIN_TOKEN, or --join-token-file")
         add("--join-token-file", metavar="FILE", help="a file that holds the join token")
         add("--model", required=True, metavar="MODEL", help=_MODEL_HELP)
-        add("--layers", required=True, metavar="A:B", help="the layers to serve, from A up to but without B")
+        add("--layers", required=True, metavar="A:B|auto", help=_LAYERS_HELP)
         reach = parser.add_mutually_exclusive_group()
         reach.add_argument("--relay-only", action="store_true", help="accept no connection (so without --listen)")
         reach.add_argument("--listen", metavar="HOST:PORT", help="also answer over HTTP here; port 0 picks a free one")
@@ -76,6 +80,8 @@ class Command(BaseCommand):
         add("--dtype", choices=sorted(DTYPE_BYTES), default="bfloat16", help="of weights and arithmetic")
         add("--weights", choices=WEIGHTS, default=WEIGHTS[0], help=_WEIGHTS_HELP)
         add("--executor", choices=EXECUTORS, default=EXECUTORS[0], help=_EXECUTOR_HELP)
+        add("--max-memory", metavar="SIZE", help=_MEMORY_HELP)
+        add("--cache-dir", metavar="DIR", help=_CACHE_HELP)
         add("--max-kv-tokens", type=int, metavar="N", help="tokens kept for all chats together (default: from memory)")
         add("--patience", type=float, metavar="SECONDS", default=DEFAULT_PATIENCE_S, help=_PATIENCE_HELP)
         add("--keep-activations", type=int, metavar="MB", default=DEFAULT_KEPT_MB, help=_KEPT_HELP)
@@ -96,6 +102,7 @@ class Command(BaseCommand):
                 node_settings.MESHNET_RELAY_PING_S,
                 node_settings.MESHNET_SLEEP_GAP_S,
             )
+            storage.use(options["cache_dir"])
             run_node(checked, stopping)
         except (UsageError, StateError, NoCredential, TrackerRefused) as error:
             self._exit(2, str(error))

@@ -10,7 +10,7 @@ from django.urls import include, path
 from pytest_django import Settings
 
 from tests.tracker.conftest import MakeNode
-from tests.tracker.dashboard.conftest import ClientOf
+from tests.tracker.people import client_of
 from tracker.dashboard.actions import Done, Refused, action
 from tracker.groups import OPERATE
 from tracker.models import AuditEntry, Node
@@ -50,38 +50,43 @@ def post(client: Client, path: str, *, htmx: bool = True, **data: str) -> Any:
     return client.post(path, data, headers=headers)
 
 
-def test_what_was_done_is_said_and_written_down_with_its_reason(client_of: ClientOf) -> None:
+def test_what_was_done_is_said_and_written_down_with_its_reason() -> None:
     answer = post(client_of("operator"), "/rename/beta", why="  tidying ")
     assert answer.content.decode().strip() == '<div class="message">alpha is beta now.</div>'
     entry = AuditEntry.objects.get()
-    assert (entry.actor_name, entry.action, entry.target, entry.reason) == ("operator", "rename", "alpha", "tidying")
+    assert (entry.actor_name, entry.action, entry.target, entry.reason) == (
+        "one-operator",
+        "rename",
+        "alpha",
+        "tidying",
+    )
     assert entry.details == {"to": "beta"}
 
 
-def test_what_cannot_be_done_is_a_409_with_the_reason_and_leaves_no_trace(client_of: ClientOf) -> None:
+def test_what_cannot_be_done_is_a_409_with_the_reason_and_leaves_no_trace() -> None:
     answer = post(client_of("operator"), "/rename/never")
     assert answer.status_code == 409
     assert '<div class="message error">&lt;never&gt; isn&#x27;t a name' in answer.content.decode()
     assert not AuditEntry.objects.exists()
 
 
-@pytest.mark.parametrize("group", ["none", "viewer"])
+@pytest.mark.parametrize("group", ["nobody", "viewer"])
 @pytest.mark.parametrize("htmx", [True, False])
-def test_who_may_not_is_told_so(client_of: ClientOf, group: str, htmx: bool) -> None:
+def test_who_may_not_is_told_so(group: str, htmx: bool) -> None:
     answer = post(client_of(group), "/rename/beta", htmx=htmx)
     assert answer.status_code == 403
     assert "You may not do this" in answer.content.decode()
     assert not AuditEntry.objects.exists()
 
 
-def test_who_is_not_logged_in_comes_back_to_the_page_after_that(client_of: ClientOf) -> None:
-    answer = post(client_of(""), "/rename/beta")
+def test_who_is_not_logged_in_comes_back_to_the_page_after_that() -> None:
+    answer = post(client_of("anonymous"), "/rename/beta")
     assert (answer.status_code, answer["HX-Redirect"]) == (401, "/login?next=/%3Fq%3D1")
-    answer = post(client_of(""), "/rename/beta", htmx=False)
+    answer = post(client_of("anonymous"), "/rename/beta", htmx=False)
     assert (answer.status_code, answer["Location"]) == (302, "/login?next=/")
 
 
-def test_without_htmx_the_page_is_shown_again_with_the_words(client_of: ClientOf) -> None:
+def test_without_htmx_the_page_is_shown_again_with_the_words() -> None:
     operator = client_of("operator")
     answer = operator.post("/rename/beta", headers={"Referer": "http://testserver/?q=1"}, follow=True)
     assert answer.redirect_chain == [("/?q=1", 302)]
@@ -91,13 +96,13 @@ def test_without_htmx_the_page_is_shown_again_with_the_words(client_of: ClientOf
 
 
 @pytest.mark.parametrize("htmx", [True, False])
-def test_a_secret_is_in_no_cache_and_no_message(client_of: ClientOf, htmx: bool) -> None:
+def test_a_secret_is_in_no_cache_and_no_message(htmx: bool) -> None:
     answer = post(client_of("operator"), "/token", htmx=htmx)
     assert "join_&lt;1&gt;</pre>" in answer.content.decode()
     assert answer["Cache-Control"] == "no-store"
 
 
-def test_another_sites_form_does_nothing(client_of: ClientOf) -> None:
+def test_another_sites_form_does_nothing() -> None:
     forger = Client(enforce_csrf_checks=True)
     forger.cookies = client_of("operator").cookies
     answer = post(forger, "/rename/beta")
@@ -106,5 +111,5 @@ def test_another_sites_form_does_nothing(client_of: ClientOf) -> None:
     assert not AuditEntry.objects.exists()
 
 
-def test_nothing_is_done_by_looking(client_of: ClientOf) -> None:
+def test_nothing_is_done_by_looking() -> None:
     assert client_of("operator").get("/rename/beta").status_code == 405

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, pairwise
+from itertools import pairwise, permutations
 
 import pytest
 
@@ -100,9 +100,23 @@ def test_nobody_there_is_an_empty_picture() -> None:
     assert drawn(band()).trunks == []
 
 
-def test_a_line_leads_from_the_right_of_a_box_to_the_left_of_another_also_backwards() -> None:
-    boxes = [Box(0, 0), Box(400, 80), Box(0, 160)]
-    for start, end in combinations(boxes, 2):
-        for a, b in ((start, end), (end, start)):
-            assert curve(a, b).startswith(f"M{a.x + BOX_WIDTH:.0f} {a.middle:.0f}C")
-            assert curve(a, b).endswith(f" {b.x:.0f} {b.middle:.0f}")
+def test_few_nodes_stand_wider_apart_than_many() -> None:
+    few, many = drawn(band(0, 6)), drawn(band(*[0, 6] * 20))
+    assert few.pitch.column > many.pitch.column
+    assert few.pitch.row > many.pitch.row
+
+
+def test_among_many_a_line_leads_from_the_right_of_a_box_to_the_left_of_another_also_backwards() -> None:
+    places = drawn(band(*[0, 6] * 20))
+    for a, b in permutations([Box(0, 0), Box(400, 80), Box(0, 160)], 2):
+        line = curve(places, a, b, lower=5)
+        assert line.path.startswith(f"M{a.x + BOX_WIDTH:.0f} {a.middle + 5:.0f}C")
+        assert line.path.endswith(f" {b.x:.0f} {b.middle + 5:.0f}")
+
+
+def test_among_few_it_runs_below_them_and_the_deeper_the_further() -> None:
+    places = drawn(band(0, 6))
+    here, next_to, far = (Box(column * places.pitch.column, 0) for column in range(3))
+    near, wide = curve(places, here, next_to), curve(places, here, far)
+    assert BOX_HEIGHT < near.y < wide.y < places.pitch.row
+    assert near.x < wide.x

@@ -8,7 +8,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from tests.tracker.conftest import MakeNode
-from tests.tracker.dashboard.conftest import ClientOf
+from tests.tracker.people import client_of
 from tracker.dashboard.pages import Ask
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +23,7 @@ def test_those_who_ask_alike_ask_the_same_whenever_they_do() -> None:
     assert Ask(timezone.now() - timedelta(days=1), frozenset({"a"}), (("q", "2"),), (("pk", 7),)) == late
 
 
-def test_live_answers_with_the_part_that_changes_alone(client_of: ClientOf, make_node: MakeNode) -> None:
+def test_live_answers_with_the_part_that_changes_alone(make_node: MakeNode) -> None:
     make_node("alpha")
     viewer = client_of("viewer")
     page, live = viewer.get("/"), viewer.get("/?live")
@@ -36,35 +36,35 @@ def test_live_answers_with_the_part_that_changes_alone(client_of: ClientOf, make
         assert "default-src 'self'" in answer["Content-Security-Policy"]
 
 
-def test_nothing_can_be_posted_to_a_page(client_of: ClientOf) -> None:
+def test_nothing_can_be_posted_to_a_page() -> None:
     assert client_of("superuser").post("/").status_code == 405
 
 
-def test_a_page_says_where_its_reader_is_and_who_that_is(client_of: ClientOf) -> None:
+def test_a_page_says_where_its_reader_is_and_who_that_is() -> None:
     page = client_of("viewer").get("/").content.decode()
     assert '<a href="/" aria-current="page">Overview</a>' in page
     assert '<a href="/sessions">Sessions</a>' in page
-    assert "<span>viewer</span>" in page
+    assert "<span>one-viewer</span>" in page
     assert "Admin</a>" not in page
     assert "Admin</a>" in client_of("superuser").get("/").content.decode()
 
 
-def test_who_is_in_no_group_is_told_what_to_do(client_of: ClientOf) -> None:
-    answer = client_of("none").get("/")
+def test_who_is_in_no_group_is_told_what_to_do() -> None:
+    answer = client_of("nobody").get("/")
     assert answer.status_code == 403
     assert "ask an admin of this site for a group" in answer.content.decode()
 
 
-def test_an_address_that_leads_nowhere_says_so_in_the_sites_look(client_of: ClientOf) -> None:
-    answer = client_of("").get("/no<b>where")
+def test_an_address_that_leads_nowhere_says_so_in_the_sites_look() -> None:
+    answer = client_of("anonymous").get("/no<b>where")
     assert answer.status_code == 404
     page = answer.content.decode()
     assert "There is nothing here" in page
     assert "/no&lt;b&gt;where" in page
 
 
-def test_a_public_site_shows_strangers_the_overview_and_a_way_in(client_of: ClientOf, settings: Settings) -> None:
-    stranger = client_of("")
+def test_a_public_site_shows_strangers_the_overview_and_a_way_in(settings: Settings) -> None:
+    stranger = client_of("anonymous")
     assert stranger.get("/").status_code == stranger.get("/?live").status_code == 302
     settings.DASHBOARD_PUBLIC = True
     page = stranger.get("/").content.decode()

@@ -8,10 +8,11 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
-from relay import report
+from relay import auth, report
 from relay.hub import hub
+from relay.wire import Code
 from tests.tracker.conftest import MakeNode
-from tracker.models import Node
+from tracker.models import AuditEntry, Node
 
 pytestmark = pytest.mark.django_db
 
@@ -65,8 +66,8 @@ def test_each_connected_peer_has_its_figures(operator: Client, make_node: MakeNo
     shown = page(operator, live="")
     head, first, second = cells(shown)
     assert head[:3] == ["Node", "Model", "Since (UTC)"]
-    assert (first[0], first[1], first[-1]) == ("node-a", "tiny", "3")
-    assert (second[0], second[-1]) == ("node-b", "0")
+    assert (first[0], first[1], *first[-2:]) == ("node-a", "tiny", "3", "Disconnect…")
+    assert (second[0], second[-2]) == ("node-b", "0")
     assert f"/admin/tracker/node/{node.pk}/change/" in shown
     assert "2 connected, of 3 nodes that should be" in re.sub(r"\s+", " ", shown)
 
@@ -81,8 +82,8 @@ def test_figures_are_written_with_their_units(
     monkeypatch.setattr(report, "rows", lambda: [here, elsewhere])
     _, first, second = cells(page(operator, live=""))
     assert first[:3] == ["abababab", "tiny", "wss://a.example.org"]
-    assert first[3:] == ["2027-01-15 08:00:00", "203.0.113.9", "v2", "4", "1.5 KB", "1.0 MB", "12.3 ms", "0"]
-    assert second[3:] == ["2027-01-15 08:00:00", "–", "v1", "not told yet by its process"]
+    assert first[3:] == ["2027-01-15 08:00:00", "203.0.113.9", "v2", "4", "1.5 KB", "1.0 MB", "12.3 ms", "0", ""]
+    assert second[3:] == ["2027-01-15 08:00:00", "–", "v1", "not told yet by its process", ""]
 
 
 def test_it_refreshes_itself_by_its_live_part(operator: Client, make_node: MakeNode, connect: Connect) -> None:
@@ -102,3 +103,19 @@ def test_it_asks_the_database_as_often_for_many_as_for_one(
         connect(make_node(f"node-{number}"))
     with django_assert_max_num_queries(6):
         page(operator, live="")
+
+
+def test_a_peer_is_disconnected_by_an_operator_who_says_why(
+    operator: Client, make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node("node-a")
+    told: list[Any] = []
+    monkeypatch.setattr(auth, "heralds", [lambda *said: told.append(said)])
+    path = f"/admin/relay/{node.peer_id}/disconnect/"
+    assert "Disconnect node-a?" in operator.get(path).content.decode()
+    answer = operator.post(path, {"reason": "it hangs"}, follow=True).content.decode()
+    assert "Disconnected: node-a." in answer
+    assert told == [(node.peer_id, Code.DRAINING, "an operator of this site closed this connection")]
+    entry = AuditEntry.objects.get()
+    assert (entry.action, entry.target, entry.reason) == ("disconnect", "node-a", "it hangs")
+    assert operator.post("/admin/relay/nobody/disconnect/").status_code == 404

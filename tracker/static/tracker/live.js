@@ -63,6 +63,10 @@
   const heard = (message) => {
     listen();
     if (message.error) why = ` (${message.error})`;
+    if (message.stale) {
+      live.classList.add("stale");
+      say(message.stale, "bad");
+    }
     if (message.html === undefined) return;
     hasShown = true;
     retryMs = LEAST_RETRY_MS;

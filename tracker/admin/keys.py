@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.db.models import Field, QuerySet
 from django.forms import Field as FormField
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from tracker import tallies, usage
-from tracker.admin_parts import ModelAdmin, ReadOnly, TabularInline, listing
+from tracker import audit, tallies, usage
+from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline, reason_of
 from tracker.limits import LIMITS
 from tracker.models import ApiKey, JoinToken, Usage
 from tracker.models.keys import CredentialRow
@@ -50,10 +50,17 @@ class CredentialAdmin(ModelAdmin):
         answer["Cache-Control"] = "no-store"
         return answer
 
-    @admin.action(description="Revoke selected ones")
+    @admin.action(description="Revoke selected ones", permissions=["change"])
     def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        num_revoked = rows.filter(revoked=False).update(revoked=True)
-        self.message_user(request, f"Revoked: {num_revoked}. They open nothing any more.", messages.SUCCESS)
+        revoked, refused = [], []
+        for row in rows:
+            if row.revoked:
+                refused.append(f"{row} is revoked already.")
+                continue
+            type(row).objects.filter(pk=row.pk).update(revoked=True)
+            audit.record(request, "revoke", row, reason_of(request))
+            revoked.append(str(row))
+        self.tell(request, [f"Revoked: {', '.join(revoked)}. They open nothing any more."] if revoked else [], refused)
 
 
 @admin.register(JoinToken)
@@ -113,23 +120,3 @@ class ApiKeyAdmin(CredentialAdmin):
     def used_today(self, key: ApiKey) -> str:
         today = usage.totals(key.usage.filter(day=tallies.day_of(timezone.now())))
         return f"{counted(today['requests'], 'request')}, {counted(today['total_tokens'], 'token')}"
-
-
-@admin.register(Usage)
-class UsageAdmin(ReadOnly, ModelAdmin):
-    list_display = ("day", "api_key", "model_name", "requests", "failed", "prompt_tokens", "completion_tokens")
-    list_filter = ("day", "model_name", "api_key")
-    list_select_related = ("api_key",)
-    list_display_links = None
-    search_fields = ("api_key__label", "api_key__key_id", "model_name")
-    date_hierarchy = "day"
-
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """With the sums of all that is listed, on all of its pages."""
-        answer = super().changelist_view(request, extra_context)
-        if told := listing(answer):
-            sums = usage.totals(told["cl"].queryset)
-            requests, failed = counted(sums["requests"], "request"), sums["failed"]
-            tokens = f"{sums['prompt_tokens']} tokens of prompts and {sums['completion_tokens']} of answers"
-            told["title"] = f"Usage: {requests} ({failed} failed), {tokens}"
-        return answer

@@ -1,0 +1,86 @@
+"""The admin's table of sessions: read-only, with the hops of each and what it went on without."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline
+from tracker.models import ChatSession, Failover, SessionHop
+from tracker.words import layers_in_words
+
+
+class SessionHopInline(ReadOnly, TabularInline):
+    model = SessionHop
+    fields = (
+        "epoch",
+        "position",
+        "node_name",
+        "layers",
+        "path",
+        "steps",
+        "tokens",
+        "ms_per_token",
+        "compute_ms",
+        "queue_ms",
+    )
+    readonly_fields = fields
+    can_delete = False
+
+    @admin.display(description="ms per token")
+    def ms_per_token(self, hop: SessionHop) -> str:
+        return "" if hop.ms_per_token is None else f"{hop.ms_per_token:.1f}"
+
+
+class FailoverInline(ReadOnly, TabularInline):
+    model = Failover
+    fields = (
+        *("epoch", "kind", "node_name", "layers", "code", "cause", "reported_by", "position", "at"),
+        *("resume_ms", "kept", "replayed_tokens", "replay_compute_ms"),
+    )
+    readonly_fields = fields
+    can_delete = False
+
+    @admin.display(description="layers")
+    def layers(self, failover: Failover) -> str:
+        return layers_in_words(failover.start_layer, failover.end_layer)
+
+
+@admin.register(ChatSession)
+class ChatSessionAdmin(ReadOnly, ModelAdmin):
+    list_display = (
+        *("short_id", "model", "choice", "current_state", "api_key", "user", "started"),
+        *("completion_tokens", "finish_reason"),
+    )
+    list_filter = ("state", "failovers__kind", "model", "started")
+    list_select_related = ("model", "api_key")
+    search_fields = (
+        "completion_id",
+        "request_id",
+        "user",
+        "metadata",
+        "model__name",
+        "api_key__label",
+        "error_code",
+        "hops__node_name",
+        "failovers__code",
+    )
+    exclude = ("session_id",)  # a secret; short_id stands for it
+    inlines = (SessionHopInline, FailoverInline)
+
+    def get_search_results(
+        self, request: HttpRequest, sessions: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """SQLite keeps JSON as text in which letters beyond ASCII are written as numbers."""
+        found, may_repeat = super().get_search_results(request, sessions, search_term)
+        written = json.dumps(search_term)[1:-1]
+        return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
+
+    @admin.display(description="state", ordering="state")
+    def current_state(self, session: ChatSession) -> str:
+        return session.state_at(timezone.now())

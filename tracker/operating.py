@@ -1,0 +1,190 @@
+"""What operators do with nodes, from whatever page: to whom it was done, to whom not and why, all written down.
+
+Each action takes many nodes. Its request says who acts; without one it was a command on the site's machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+
+from relay.auth import forget
+from tracker import accusations, audit, bans
+from tracker.models import Node
+
+Nodes = QuerySet[Node]
+Details = dict[str, Any]  # of the change, for the audit log
+Change = Callable[[Node], Details | None]
+
+
+class NotDone(Exception):
+    """Nothing is to be done to this node, or nothing can be; why, in words that follow its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    did: str  # "Paused"
+    names: tuple[str, ...]
+    then: str  # what follows from it, as a sentence
+    refused: tuple[str, ...] = ()  # sentences: to whom it wasn't done, and why
+
+    def __str__(self) -> str:
+        return f"{self.did}: {', '.join(self.names)}. {self.then}" if self.names else ""
+
+
+def approve(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    return _each(request, "approve", nodes, reason, _approve, "Approved", "They may connect to the relay now.")
+
+
+def pause(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "New sessions go elsewhere; theirs finish."
+    return _each(request, "pause", nodes, reason, partial(_give, duty=Node.Duty.PAUSED), "Paused", then)
+
+
+def drain(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "New sessions go elsewhere; theirs move to nodes with the same layers, or finish where there are none."
+    return _each(request, "drain", nodes, reason, partial(_give, duty=Node.Duty.DRAINING), "Draining", then)
+
+
+def resume(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "They get sessions again."
+    return _each(request, "resume", nodes, reason, partial(_give, duty=Node.Duty.WORKS), "Resumed", then)
+
+
+def use_again(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "What failed before is forgotten."
+    return _each(request, "use again", nodes, reason, _use_again, "Not left out any more", then)
+
+
+def ban(request: HttpRequest | None, nodes: Nodes, reason: str, lasts: timedelta | None) -> Done:
+    """`lasts`: None until somebody lifts it. Without a reason nobody is banned: the node's owner reads it."""
+    if not reason.strip():
+        return Done("Banned", (), "", ("Nobody was banned: say why. The owners of the nodes read it.",))
+    until = bans.end_of(lasts, timezone.now())
+    then = f"They are disconnected, and kept out {_until(until)}. Sessions through them go on elsewhere."
+    return _each(request, "ban", nodes, reason, partial(_ban, until=until, reason=reason), "Banned", then, _shut_out)
+
+
+def lift_ban(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "They come back by themselves, within ten minutes."
+    return _each(request, "lift ban", nodes, reason, _lift_ban, "No longer banned", then)
+
+
+def rotate_key(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "Each is given a new key with its next heartbeat; the present one is good until the new one is used."
+    return _each(request, "rotate key", nodes, reason, _rotate_key, "Given a new key", then)
+
+
+def revoke(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
+    then = "They are disconnected, and their keys open nothing any more."
+    return _each(request, "revoke", nodes, reason, _revoke, "Revoked", then, _shut_out)
+
+
+ACTIONS: dict[str, Callable[[HttpRequest | None, Nodes, str], Done]] = {  # by name; beside them there is `ban`
+    "approve": approve,
+    "pause": pause,
+    "drain": drain,
+    "resume": resume,
+    "use_again": use_again,
+    "lift_ban": lift_ban,
+    "rotate_key": rotate_key,
+    "revoke": revoke,
+}
+
+
+def _each(
+    request: HttpRequest | None,
+    action: str,
+    nodes: Nodes,
+    reason: str,
+    change: Change,
+    did: str,
+    then: str,
+    afterwards: Callable[[Node], None] | None = None,
+) -> Done:
+    """`afterwards`: what others are told once the rows say it."""
+    changed: list[Node] = []
+    refused: list[str] = []
+    with transaction.atomic():
+        for node in nodes.select_related("model"):
+            try:
+                details = change(node)
+            except NotDone as why:
+                refused.append(f"Node {node.name} {why}.")
+                continue
+            audit.record(request, action, node, reason, **(details or {}))
+            changed.append(node)
+    if afterwards:
+        for node in changed:
+            afterwards(node)
+    return Done(did, tuple(node.name for node in changed), then, tuple(refused))
+
+
+def _approve(node: Node) -> None:
+    if node.status == Node.Status.APPROVED:
+        raise NotDone("is approved already")
+    try:
+        node.approve()
+    except ValidationError as error:
+        raise NotDone(f"can't be approved: {error.messages[0]}") from None
+
+
+def _give(node: Node, duty: Node.Duty) -> Details:
+    """It hears of it with its next heartbeat."""
+    if node.duty == duty:
+        raise NotDone({"works": "works already", "paused": "is paused already"}.get(duty, "is being drained already"))
+    Node.objects.filter(pk=node.pk).update(duty=duty)
+    return {"before": node.duty}
+
+
+def _use_again(node: Node) -> Details:
+    if not (node.breaker_openings or node.breaker_until):
+        raise NotDone("wasn't left out")
+    accusations.forgive(Node.objects.filter(pk=node.pk), timezone.now())
+    return {"had": node.breaker_reason}
+
+
+def _ban(node: Node, until: datetime, reason: str) -> Details:
+    Node.objects.filter(pk=node.pk).update(banned_until=until, ban_reason=reason[:300], lease_until=None)
+    node.banned_until, node.ban_reason = until, reason[:300]
+    return {"until": _until(until)}
+
+
+def _lift_ban(node: Node) -> Details:
+    if (was := bans.in_words(node.banned_until, node.ban_reason, timezone.now())) is None:
+        raise NotDone("isn't banned")
+    Node.objects.filter(pk=node.pk).update(banned_until=None, ban_reason="")
+    return {"was": was}
+
+
+def _rotate_key(node: Node) -> Details:
+    if node.status == Node.Status.REVOKED:
+        raise NotDone("is revoked: no key of it opens anything")
+    if node.rotates_key:
+        raise NotDone("is about to get a new key already")
+    Node.objects.filter(pk=node.pk).update(rotates_key=True)
+    return {"key": node.key_id}
+
+
+def _revoke(node: Node) -> None:
+    if node.status == Node.Status.REVOKED:
+        raise NotDone("is revoked already")
+    node.revoke()
+
+
+def _shut_out(node: Node) -> None:
+    words = bans.in_words(node.banned_until, node.ban_reason, timezone.now())
+    forget(node.peer_id, f"this node is {words}" if words else "this node's key was revoked by the operator")
+
+
+def _until(until: datetime) -> str:
+    return "until somebody lifts it" if until >= bans.FOR_GOOD else f"until {until:%Y-%m-%d %H:%M} UTC"

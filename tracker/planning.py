@@ -1,0 +1,113 @@
+"""Where all machines of a mesh would best be, were they placed afresh: what could be, and the what-if page. Pure.
+
+Several beginnings, each made better one machine at a time until nothing more is gained; the best of them is taken.
+Machines one after another, each where it helps most, find what many of them do well; a chain in which each has as many
+layers as its speed allows finds what few of them do well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from tracker.meshes import Machine, Mesh, NoRoom
+from tracker.placement import choose_shard, with_machine
+from tracker.shares import NOTHING
+
+MOST_ROUNDS = 6
+MOST_PLANNED = 64  # machines; of larger meshes one beginning is taken, and one round
+
+ORDERS: tuple[Callable[[Machine], tuple[float, float]], ...] = (
+    lambda machine: (machine.budget_bytes, machine.ms_per_layer),
+    lambda machine: (-machine.budget_bytes, machine.ms_per_layer),
+    lambda machine: (machine.ms_per_layer, -machine.budget_bytes),
+    lambda machine: (-machine.ms_per_layer, machine.budget_bytes),
+)
+
+
+def plan(mesh: Mesh) -> Mesh:
+    """The same machines, placed. Who is fixed stays where it is; who has no room for a layer holds none."""
+    is_small = len(mesh.machines) <= MOST_PLANNED
+    beginnings = _beginnings(mesh, ORDERS if is_small else ORDERS[1:2], with_chains=is_small)
+    return max((_settled(begun, MOST_ROUNDS if is_small else 1) for begun in beginnings), key=worth)
+
+
+def worth(mesh: Mesh) -> tuple[float, float]:
+    """More is better: the tokens a second of the weakest layer, then how little all of them are strained."""
+    capacities = mesh.capacities()
+    strain = sum(1 / max(NOTHING, capacity) for capacity in capacities)
+    return round(min(capacities), 6), -float(f"{strain:.9g}")
+
+
+def _beginnings(
+    mesh: Mesh, orders: Sequence[Callable[[Machine], tuple[float, float]]], with_chains: bool
+) -> Iterator[Mesh]:
+    fixed = replace(mesh, machines=tuple(machine for machine in mesh.machines if machine.is_fixed))
+    free = [machine.at(None, None) for machine in mesh.machines if not machine.is_fixed]
+    for order in orders:
+        machines = sorted(free, key=order)
+        yield _one_by_one(fixed, machines)
+        if with_chains:
+            yield _one_by_one(_chained(fixed, machines), machines)
+
+
+def _one_by_one(mesh: Mesh, machines: Sequence[Machine]) -> Mesh:
+    """Those that aren't placed yet, in this order."""
+    placed = {machine.key for machine in mesh.machines}
+    for machine in machines:
+        if machine.key not in placed:
+            mesh = _added(mesh, machine)
+    return mesh
+
+
+def _added(mesh: Mesh, machine: Machine) -> Mesh:
+    try:
+        choice = choose_shard(mesh, machine)
+    except NoRoom:
+        return replace(mesh, machines=(*mesh.machines, machine))
+    return with_machine(mesh, machine, *choice.layers)
+
+
+def _settled(mesh: Mesh, most_rounds: int) -> Mesh:
+    """Until no machine alone helps more elsewhere."""
+    for _ in range(most_rounds):
+        before = worth(mesh)
+        for machine in mesh.machines:
+            if not machine.is_fixed and machine.holds():
+                moved = mesh.moved(machine.key, *choose_shard(mesh, machine).layers)
+                mesh = max(mesh, moved, key=worth)
+        if worth(mesh) == before:
+            break
+    return mesh
+
+
+def _chained(mesh: Mesh, machines: Sequence[Machine]) -> Mesh:
+    """With a chain of machines in this order that hold each layer once, as fast as its slowest can be; without one
+    where they don't reach."""
+    last = mesh.num_layers
+    paces = sorted({mesh.rate(machine, 0, length) for machine in machines for length in range(1, last)}, reverse=True)
+    low, high, best = 0, len(paces) - 1, list[tuple[Machine, int, int]]()
+    while low <= high:
+        middle = (low + high) // 2
+        chain = _chain(mesh, machines, paces[middle])
+        best, low, high = (chain, low, middle - 1) if chain else (best, middle + 1, high)
+    for machine, start, end in best:
+        mesh = with_machine(mesh, machine, start, end)
+    return mesh
+
+
+def _chain(mesh: Mesh, machines: Sequence[Machine], rate: float) -> list[tuple[Machine, int, int]]:
+    """Each takes what it can at this rate; nothing where layers are left over."""
+    chain, at = list[tuple[Machine, int, int]](), 0
+    for machine in machines:
+        end = at
+        while end < mesh.num_layers and _goes(mesh, machine, at, end + 1, rate):
+            end += 1
+        if end > at:
+            chain.append((machine, at, end))
+            at = end
+    return chain if at == mesh.num_layers else []
+
+
+def _goes(mesh: Mesh, machine: Machine, start: int, end: int, rate: float) -> bool:
+    return machine.fits(start, end, mesh.num_layers) and mesh.rate(machine, start, end) >= rate * (1 - 1e-9)

@@ -41,7 +41,8 @@ def walk(model: LanguageModel) -> Callable[..., None]:
     def make(*hops: tuple[Node, str, float | None], **fields: Any) -> None:
         number = ChatSession.objects.count()
         row = {"session_id": f"{number:032}", "completion_id": f"chatcmpl-{number}", "model": model, "seed": 1}
-        session = ChatSession.objects.create(**(row | {"started": NOW, "last_news": NOW} | fields))
+        begun = {"started": timezone.now(), "last_news": timezone.now()}
+        session = ChatSession.objects.create(**(row | begun | fields))
         for position, (node, path, network_ms) in enumerate(hops):
             layers = {"start_layer": node.shard.start_layer, "end_layer": node.shard.end_layer}
             hop = {"position": position, "node": node, "node_name": node.name, "path": path}

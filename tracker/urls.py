@@ -4,6 +4,7 @@ from django.urls import path
 from tracker.dashboard import (
     answering,
     firststeps,
+    node_actions,
     node_detail,
     node_list,
     overview,
@@ -20,6 +21,8 @@ urlpatterns = [
     path("topology", topology.page.view, name=topology.page.name),
     path("nodes", node_list.page.view, name=node_list.page.name),
     path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
+    path("nodes/<int:pk>/ban", node_actions.ban, name="node-ban"),
+    path("nodes/<int:pk>/<slug:name>", node_actions.act, name="node-act"),
     path("sessions", session_list.page.view, name=session_list.page.name),
     path("first-join-token", firststeps.first_join_token, name="first-join-token"),
     path("chat", chat_page.page.view, name=chat_page.page.name),

@@ -86,7 +86,7 @@ def _end(story: Story, cancelled_by: str) -> Iterator[Happening]:
         case "lost":
             yield Happening(None, "The process of the site that ran it gives no news any more: it is lost.", "bad")
         case "cancelled" if cancelled_by:
-            yield Happening(after_s, f"{cancelled_by} ended it.", "off", _in_words(error))
+            yield Happening(after_s, f"{cancelled_by} ended it.", "off")
         case "cancelled":
             yield Happening(after_s, _in_words(error) or "Its client left before the answer was whole.", "off")
         case _ if cancelled_by:

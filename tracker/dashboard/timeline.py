@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracker.templatetags.meshnet import ms
+from tracker.words import counted
+
 WIDTH, HEIGHT = 1000.0, 24.0  # of a lane's view box
 _BANDS = {"compute": (2.0, 20.0), "queue": (7.0, 10.0), "network": (11.0, 2.0)}  # from the top, and how high
 _LEAST = 0.4  # units: what is narrower is drawn so wide, or nobody would see it
@@ -34,7 +37,7 @@ class Timeline:
     def in_words(self) -> str:
         num_steps, num_tokens = len(self.rows), sum(row["tokens"] for row in self.rows)
         steps = f"its last {num_steps} steps" if num_steps > 1 else "its only step"
-        return f"{steps}, {num_tokens} token{'s' if num_tokens != 1 else ''} in {self.length_ms:.0f} ms"
+        return f"{steps}, {counted(num_tokens, 'token')} in {ms(self.length_ms)}"
 
 
 def timeline(steps: Sequence[Mapping[str, Any]], routes: Mapping[int, Route]) -> Timeline | None:
@@ -47,15 +50,10 @@ def timeline(steps: Sequence[Mapping[str, Any]], routes: Mapping[int, Route]) ->
     for step in steps:
         x = (step["at_ms"] - begin_ms) * scale
         for hop, (compute, network, queue) in zip(_hops(step, routes), step["hops"], strict=True):
-            lane = lanes.setdefault(hop, Lane(*hop))
-            for kind, ms in (
-                ("network", network / 2),
-                ("queue", queue),
-                ("compute", compute),
-                ("network", network / 2),
-            ):
-                lane.paths[kind] += _bar(kind, x, ms * scale)
-                x += ms * scale
+            lane, way = lanes.setdefault(hop, Lane(*hop)), ("network", network / 2)
+            for kind, took_ms in (way, ("queue", queue), ("compute", compute), way):
+                lane.paths[kind] += _bar(kind, x, took_ms * scale)
+                x += took_ms * scale
     drawn = [lane for lane in lanes.values() if any(lane.paths.values())]
     return Timeline(drawn, [_row(step, routes, begin_ms) for step in steps], length_ms)
 
@@ -65,9 +63,10 @@ def _end_ms(step: Mapping[str, Any]) -> float:
 
 
 def _lanes(routes: Mapping[int, Route]) -> dict[tuple[str, str], Lane]:
-    """In the order of the route of now; hops that were left follow."""
-    hops = [(hop["node"], hop["layers"]) for epoch in sorted(routes, reverse=True) for hop in routes[epoch]]
-    return {hop: Lane(*hop) for hop in hops}
+    """In the order of their layers; of hops of the same, that of now comes first."""
+    hops = [hop for epoch in sorted(routes, reverse=True) for hop in routes[epoch]]
+    hops.sort(key=lambda hop: int(hop["start_layer"]))
+    return {(hop["node"], hop["layers"]): Lane(hop["node"], hop["layers"]) for hop in hops}
 
 
 def _hops(step: Mapping[str, Any], routes: Mapping[int, Route]) -> list[tuple[str, str]]:

@@ -99,7 +99,7 @@ ERROR = {"code": "node_failed", "message": "the head is lost"}
         ("lost", None, "", "The process of the site that ran it gives no news any more: it is lost."),
         ("cancelled", None, "", "Its client left before the answer was whole."),
         ("cancelled", {"code": "", "message": "another choice failed"}, "", "another choice failed"),
-        ("cancelled", {"code": "", "message": "An operator ended it."}, "ann", "ann ended it. An operator ended it."),
+        ("cancelled", {"code": "", "message": "An operator ended it."}, "ann", "ann ended it."),
         ("running", None, "ann", "ann has asked for its end, which comes within a few seconds."),
         ("running", None, "", "The first text was there."),
     ],

@@ -103,7 +103,7 @@ def test_each_choice_of_an_answer_has_a_page_with_the_way_to_the_others(viewer: 
     assert ("01234567" in second, "fedcba98" in second) == (False, True)
     assert '<a href="/sessions/chatcmpl-abc/1">1</a>' in first
     assert '<a href="/sessions/chatcmpl-abc/0">0</a>' in second
-    assert '<p class="bad">another choice failed: no room</p>' in second
+    assert '<p class="note">another choice failed: no room</p>' in second
     assert viewer.get("/sessions/chatcmpl-abc/2").status_code == 404
 
 

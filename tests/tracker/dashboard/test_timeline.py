@@ -7,7 +7,11 @@ import pytest
 
 from tracker.dashboard.timeline import Lane, Timeline, timeline
 
-ROUTE = [{"node": "a", "layers": "layers 0–5"}, {"node": "b", "layers": "layers 6–11"}]
+ROUTE = [
+    {"node": "a", "layers": "layers 0–5", "start_layer": 0},
+    {"node": "b", "layers": "layers 6–8", "start_layer": 6},
+    {"node": "c", "layers": "layers 9–11", "start_layer": 9},
+]
 
 
 def step(number: int, at_ms: float, *hops: Sequence[float], epoch: int = 0) -> dict[str, Any]:
@@ -15,7 +19,7 @@ def step(number: int, at_ms: float, *hops: Sequence[float], epoch: int = 0) -> d
 
 
 def drawn(*steps: dict[str, Any], routes: Any = None) -> Timeline:
-    made = timeline(steps, routes or {0: ROUTE})
+    made = timeline(steps, routes or {0: ROUTE[:2]})
     assert made
     return made
 
@@ -45,16 +49,15 @@ def test_what_is_too_short_to_see_is_drawn_all_the_same() -> None:
     assert "h0.4v10" in drawn(step(1, 0, [1000, 0, 0.001]), routes={0: ROUTE[:1]}).lanes[0].paths["queue"]
 
 
-def test_a_hop_that_was_left_keeps_its_lane_below_those_of_now() -> None:
-    after = [ROUTE[0], {"node": "c", "layers": "layers 6–11"}]
-    made = drawn(
-        step(1, 0, [1, 0, 0], [1, 0, 0]), step(2, 5, [1, 0, 0], [1, 0, 0], epoch=1), routes={0: ROUTE, 1: after}
-    )
-    assert [lane.node for lane in made.lanes] == ["a", "c", "b"]
-    assert [[hop["node"] for hop in row["hops"]] for row in made.rows] == [["a", "b"], ["a", "c"]]
+def test_a_hop_that_was_left_keeps_its_lane_below_the_one_that_took_over() -> None:
+    after = [ROUTE[0], {"node": "d", "layers": "layers 6–8", "start_layer": 6}, ROUTE[2]]
+    hops = [1, 0, 0], [1, 0, 0], [1, 0, 0]
+    made = drawn(step(1, 0, *hops), step(2, 5, *hops, epoch=1), routes={0: ROUTE, 1: after})
+    assert [lane.node for lane in made.lanes] == ["a", "d", "b", "c"]
+    assert [[hop["node"] for hop in row["hops"]] for row in made.rows] == [["a", "b", "c"], ["a", "d", "c"]]
 
 
-@pytest.mark.parametrize("routes", [{}, {0: []}, {0: ROUTE}])
+@pytest.mark.parametrize("routes", [{}, {0: []}, {0: ROUTE[:2]}])
 def test_hops_of_a_route_that_isnt_written_yet_have_numbers(routes: Any) -> None:
     hops = [[1.0, 0.0, 0.0]] * 3
     assert [lane.node for lane in drawn(step(1, 0, *hops, epoch=5), routes=routes or {7: []}).lanes] == [
@@ -67,7 +70,7 @@ def test_hops_of_a_route_that_isnt_written_yet_have_numbers(routes: Any) -> None
 def test_a_step_that_took_no_time_breaks_nothing() -> None:
     made = drawn(step(1, 0, [0, 0, 0], [0, 0, 0]))
     assert (made.lanes, made.length_ms) == ([], 1.0)
-    assert made.in_words == "its only step, 1 token in 1 ms"
+    assert made.in_words == "its only step, 1 token in 1.0 ms"
 
 
 def test_without_a_step_there_is_no_picture() -> None:

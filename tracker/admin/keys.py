@@ -11,6 +11,7 @@ from django.forms import Field as FormField
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.text import capfirst
 
 from tracker import audit, joining, tallies, usage
 from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline, reason_of
@@ -45,7 +46,7 @@ class CredentialAdmin(ModelAdmin):
     ) -> HttpResponse:
         secret = row.new_credential.text if row.new_credential else ""
         context = self.admin_site.each_context(request) | {
-            "title": f"{row._meta.verbose_name} made",
+            "title": capfirst(f"{row._meta.verbose_name} made"),
             "opts": self.opts,
             "row": row,
             "secret": secret,

@@ -18,6 +18,7 @@ from django.utils import timezone
 from tracker import usage
 from tracker.models import AuditEntry, ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
+from tracker.rebalancing import Rebalancer
 from tracker.repeated import Repeated
 from tracker.words import counted
 
@@ -97,7 +98,11 @@ class Done:
 
 def tick(now: datetime, *, may_end: bool = True) -> Done:
     """One pass over all of it."""
+    rebalancer.look(now)
     return Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now), forget_actions(now))
+
+
+rebalancer = Rebalancer()
 
 
 class Watch:

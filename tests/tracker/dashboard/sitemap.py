@@ -15,7 +15,7 @@ from tracker.models import LanguageModel, Move, Node
 
 # Of programs, each with a test of its own: they carry a key, or tell nothing.
 PROGRAMS = ("v1", "api/", "metrics", "live")
-OTHERS = {"login", "logout", "documentation", "session-list-json", "session-detail-json", "chat-answer"}
+OTHERS = {"login", "logout", "documentation", "session-list-json", "session-detail-json", "chat-answer", "chat-route"}
 OTHERS |= {"session-list", "session-detail"}  # until they are pages
 
 

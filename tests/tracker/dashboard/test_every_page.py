@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -41,18 +42,26 @@ class Shown:
     texts: set[str] = field(default_factory=set)  # that a stranger may not read
 
 
-def look(made: Crowd) -> Shown:
-    shown = Shown(texts=secrets_of(made))
-    clients = {role: client_of(role) for role in ROLES}
+def cost(made: Crowd) -> Shown:
+    """Of each page, to somebody who may see all."""
+    shown, admin = Shown(), client_of("admin")
     with made.connected():
         for place in PAGES:
             path, name = place.path(), str(place)
-            clients["admin"].get(path)  # what is kept from one look to the next
-            with CaptureQueriesContext(
-                connection,
-            ) as asked:
-                page = clients["admin"].get(path)
-            shown.queries[name], shown.pages[name] = len(asked), page.content.decode()
+            admin.get(path)  # what is kept from one look to the next
+            with CaptureQueriesContext(connection) as asked:
+                shown.pages[name] = admin.get(path).content.decode()
+            shown.queries[name] = len(asked)
+    return shown
+
+
+def look(made: Crowd) -> Shown:
+    """What everybody gets."""
+    shown, clients = cost(made), {role: client_of(role) for role in ROLES}
+    shown.texts = secrets_of(made)
+    with made.connected():
+        for place in PAGES:
+            path, name = place.path(), str(place)
             shown.live[name] = clients["admin"].get(path, {"live": ""}).content.decode()
             for role, client in clients.items():
                 answers = client.get(path), client.get(path, {"live": ""})
@@ -71,23 +80,23 @@ def secrets_of(made: Crowd) -> set[str]:
     return {text for text in nodes | sessions if text} | {"owner 1", "192.0.2.", "no path works"}
 
 
-def looked(size: tuple[int, int], blocker: DjangoDbBlocker) -> Shown:
+def looked(at: Callable[[Crowd], Shown], size: tuple[int, int], blocker: DjangoDbBlocker) -> Shown:
     """At a crowd that is gone afterwards."""
     with blocker.unblock(), transaction.atomic():
         try:
-            return look(crowd(*size, num_samples=10, spice=SPICE))
+            return at(crowd(*size, num_samples=10, spice=SPICE))
         finally:
             transaction.set_rollback(True)
 
 
 @pytest.fixture(scope="module")
 def few(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Shown:
-    return looked(FEW, django_db_blocker)
+    return looked(look, FEW, django_db_blocker)
 
 
 @pytest.fixture(scope="module")
 def many(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Shown:
-    return looked(MANY, django_db_blocker)
+    return looked(cost, MANY, django_db_blocker)
 
 
 every_page = pytest.mark.parametrize("place", PAGES, ids=str)

@@ -124,7 +124,9 @@ class ApiKeyAdmin(CredentialAdmin):
             return Coalesce(Subquery(sums), 0)
 
         tokens = summed(F("prompt_tokens") + F("completion_tokens"))
-        return super().get_queryset(request).annotate(requests_today=summed("requests"), tokens_today=tokens)
+        keys: QuerySet[Any] = super().get_queryset(request)
+        keys = keys.annotate(requests_today=summed("requests"), tokens_today=tokens)
+        return keys
 
     def get_inlines(self, request: HttpRequest, key: ApiKey | None) -> list[Any]:
         return [UsageInline] if key else []

@@ -370,10 +370,6 @@ def test_what_a_key_has_used_today_is_counted_once_however_the_list_is_filtered(
     key = ApiKey.objects.get()
     key.allowed_models.add(LanguageModel.objects.get(), LanguageModel.objects.create(name="other"))
     Usage.objects.update(prompt_tokens=40, completion_tokens=2)
-    for query in (
-        "",
-        "?allowed_models__name__contains=t",
-        f"?allowed_models__id__exact={key.allowed_models.all()[0].pk}",
-    ):
-        page = operator.get(url(ApiKey) + query, follow=True).content.decode()
+    for query in ("", f"?allowed_models__id__exact={key.allowed_models.all()[0].pk}", "?revoked__exact=0"):
+        page = operator.get(url(ApiKey) + query).content.decode()
         assert "3 requests, 42 tokens" in page

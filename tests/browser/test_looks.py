@@ -22,6 +22,8 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "overview": ("operator", "/"),
     "nodes": ("operator", "/nodes"),
     "node": ("operator", "/nodes/{node}"),
+    "sessions": ("viewer", "/sessions"),
+    "session": ("operator", "/sessions/{session}"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),

@@ -25,6 +25,8 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "session": ("operator", "/sessions/{session}"),
     "nodes": ("operator", "/nodes"),
     "node": ("operator", "/nodes/{node}"),
+    "sessions": ("viewer", "/sessions"),
+    "session": ("operator", "/sessions/{session}"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),

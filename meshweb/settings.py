@@ -53,7 +53,16 @@ RELAY_PING_S = env.number("RELAY_PING_S", 10.0, least=0.2)  # a socket that is s
 ALLOWED_HOSTS = [_public.hostname, "127.0.0.1", "localhost", "[::1]", *env.words("EXTRA_HOSTS")]
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
 TRUSTED_PROXIES = env.networks("TRUSTED_PROXIES")  # whose X-Forwarded-For and -Proto are believed (meshweb/proxies.py)
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _public.scheme == "https"
+_is_https = _public.scheme == "https"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_https
+# Pages alone are sent on to https, and only where a proxy says how its client came: without one a site behind TLS would
+# send everybody round in circles, and a program would not learn that its key has travelled in the open.
+SECURE_SSL_REDIRECT = _is_https and bool(TRUSTED_PROXIES)
+SECURE_SSL_HOST = _public.netloc
+SECURE_REDIRECT_EXEMPT = [r"^v1(/|$)", r"^api/", r"\.json$", r"^metrics$"]
+SECURE_HSTS_SECONDS = env.integer("HSTS_S", 3600, least=0) if _is_https else 0  # browsers come by https alone meanwhile
+# What else is under this name, and lists that browsers are shipped with, are not this site's to speak for.
+SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 INSTALLED_APPS = [
     "tracker.apps.SiteConfig",  # django.contrib.admin, with the relay's page
@@ -128,6 +137,7 @@ DASHBOARD_PUBLIC = env.boolean("DASHBOARD_PUBLIC", False)  # models, coverage an
 NEW_MODELS = env.boolean("NEW_MODELS", True)  # off: nodes join only with models that an operator has named
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
+AUDIT_KEEP_DAYS = env.integer("AUDIT_KEEP_DAYS", 400, least=1)  # then what operators did is forgotten
 
 LOGGING = logs.configuration(
     env.choice("LOG_LEVEL", logs.LEVELS),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +14,7 @@ from django.core.checks import CheckMessage, Error, Warning, register
 
 from tracker.tickets import BadKey, SigningKey
 
+MIN_TOKEN_CHARS = 16
 SQLITE = "django.db.backends.sqlite3"
 
 
@@ -39,6 +42,25 @@ def check_public_url(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[C
     if not settings.API_KEYS_REQUIRED:
         hint = "Set API_KEYS_REQUIRED=on and give each user a key: manage.py createapikey LABEL."
         problems.append(Warning("Anybody who reaches the site can use it.", hint=hint, id="tracker.W002"))
+    return problems
+
+
+@register(deploy=True)
+def check_deployment(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
+    """What a site that others reach wants besides: asked by `check --deploy` alone."""
+    problems: list[CheckMessage] = []
+    if urlsplit(settings.PUBLIC_URL).scheme == "https" and not settings.TRUSTED_PROXIES:
+        hint = "Set TRUSTED_PROXIES to the address that the TLS terminator asks from, like 127.0.0.1."
+        message = "All clients seem to come from the proxy, over http: one who guesses keys slows everybody."
+        problems.append(Warning(message, hint=hint, id="tracker.W004"))
+    if 0 < len(settings.METRICS_TOKEN) < MIN_TOKEN_CHARS:
+        hint = "Make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        message = f"METRICS_TOKEN is shorter than {MIN_TOKEN_CHARS} characters: it can be guessed."
+        problems.append(Warning(message, hint=hint, id="tracker.W005"))
+    if stat.S_IMODE(os.stat(settings.DATA_DIR).st_mode) & 0o077:
+        hint = f"Run: chmod 700 {settings.DATA_DIR}"
+        message = "Others on this machine can read DATA_DIR, which holds the site's secret key and its database."
+        problems.append(Warning(message, hint=hint, id="tracker.W006"))
     return problems
 
 

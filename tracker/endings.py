@@ -8,9 +8,10 @@ from typing import Any
 
 from django.db import transaction
 
-from tracker import accusations, contributions, news, progress, reports, usage
+from tracker import accusations, contributions, figures, news, progress, reports, usage
 from tracker.answers import Answer
 from tracker.chats import Chat
+from tracker.errors import known_code
 from tracker.models import ChatSession, Failover
 
 
@@ -33,15 +34,24 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
-    if answer.told_steps:
-        progress.write_steps([(chat.session_pk, answer.told_steps)])
+    if answer.last_told and answer.last_told.steps:
+        progress.write_steps([(chat.session_pk, answer.last_told.steps)])
     with transaction.atomic():
         hops = reports.write(chat.session_pk, answer)
         contributions.count(hops, answer, now)
+    _count(outcome, end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(hops, now)
     for epoch, resume_ms in chat.resume_ms.items():
         Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+
+
+def _count(outcome: Outcome, end: dict[str, Any]) -> None:
+    """Codes of the table alone: a node may say what it likes, and every label is kept for good."""
+    code = "" if outcome.state != ChatSession.State.FAILED else known_code(outcome.error_code)
+    figures.chats_ended.labels(outcome.state, code).inc()
+    figures.tokens.labels("prompts").inc(end["prompt_tokens"] or 0)
+    figures.tokens.labels("answers").inc(end["completion_tokens"] or 0)
 
 
 def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:

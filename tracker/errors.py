@@ -134,6 +134,12 @@ def _code_for(error: ApiError) -> str:
     return _OF_STATUS.get(error.status, "node_failed" if error.status > 500 else "invalid_value")
 
 
+def known_code(code: str) -> str:
+    """The code of the table for one that a node or the relay may have said."""
+    found = _TOLD.get(code, code)
+    return found if found in CODES else "other"
+
+
 def of_status(status: int) -> ApiError:
     """Of an answer that Django gave by itself: a host that isn't ours, a path of no view, a fault."""
     code = _OF_STATUS.get(status, "internal_error" if status > 500 else "invalid_value")

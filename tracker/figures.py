@@ -16,6 +16,21 @@ reroutes_refused = Counter(
     registry=_registry,
 )
 breaker_openings = Counter("meshnet_breaker_openings", "Nodes left out for a while.", registry=_registry)
+refusals = Counter(
+    "meshnet_refusals",
+    "Requests that were answered with an error: of users' programs (api) and of nodes, by its code.",
+    ["of", "code"],
+    registry=_registry,
+)
+chats_ended = Counter(
+    "meshnet_chats_ended",
+    "Chats that this process ran and that ended, by state; those that failed by the code of the error.",
+    ["state", "code"],
+    registry=_registry,
+)
+tokens = Counter(
+    "meshnet_tokens", "Of chats that ended: their prompts' and their answers'.", ["of"], registry=_registry
+)
 
 
 def exposed() -> bytes:

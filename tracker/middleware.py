@@ -17,7 +17,7 @@ from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils.decorators import async_only_middleware
 
-from tracker import kept
+from tracker import figures, kept
 from tracker.errors import ApiError, of_status, writable
 from tracker.views.responses import OpenAiError, node_error, openai_error
 
@@ -89,7 +89,8 @@ def _not_ours(request: HttpRequest) -> HttpResponseBase | None:
 
 
 def _log(request: HttpRequest, response: OpenAiError) -> None:
-    """One line that a request id leads to. A slip of a client's is no warning; Django's line for it has less."""
+    """A count, and one line that a request id leads to. A slip of a client's is no warning; Django's line has less."""
+    figures.refusals.labels("api", response.error.code or "").inc()
     path = request.path.encode("unicode_escape").decode()
     logger.info("%s %s: %s", request.method, path[:200], kept.in_a_line(response.error))
     if response.status_code != 500:

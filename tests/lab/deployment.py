@@ -29,7 +29,7 @@ class Deployment(Site):
 
     def __init__(self, folder: Path, postgres: Postgres, redis: Redis) -> None:
         self.https_port = free_port()
-        self.relay_port = free_port()
+        self.relay_port, self.http_port = free_port(), free_port()
         settings = shipped_settings(
             {
                 "mesh.example.org": f"127.0.0.1:{self.https_port}",
@@ -50,7 +50,7 @@ class Deployment(Site):
         self.process = self._serve(self.port)
         self.start_relay()
         self.process.wait_for("Listening on")
-        self._start_nginx(self.folder, self.port, self.https_port)
+        self._start_nginx(self.folder, self.port, self.https_port, self.http_port)
 
     def on_uvicorn(self) -> tuple[str, str]:
         """Starts it; where it is asked directly, and where past nginx."""
@@ -60,7 +60,7 @@ class Deployment(Site):
         server = Process(command, self.env | {"PUBLIC_URL": f"https://127.0.0.1:{https_port}"})
         self._others.append(server)
         server.wait_for("Uvicorn running on")
-        self._start_nginx(folder, port, https_port)
+        self._start_nginx(folder, port, https_port, free_port())
         return f"http://127.0.0.1:{port}", f"https://127.0.0.1:{https_port}"
 
     def start_relay(self) -> None:
@@ -81,10 +81,11 @@ class Deployment(Site):
         arguments = command_in(FILES / "meshnet@.service", "ExecStart=", PORT=str(port))
         return Process([*manage_py(self.python), *arguments[2:]], self.env | env)
 
-    def _start_nginx(self, folder: Path, web_port: int, https_port: int) -> None:
+    def _start_nginx(self, folder: Path, web_port: int, https_port: int, http_port: int) -> None:
         ports = {"web": web_port, "relay-one": self.relay_port, "relay-two": free_port()}
         changes = {f"127.0.0.1:{NAMES_IN_FILES[name]}": f"127.0.0.1:{port}" for name, port in ports.items()} | {
             "listen 443 ssl": f"listen 127.0.0.1:{https_port} ssl",
+            "listen 80": f"listen 127.0.0.1:{http_port}",
             "/etc/letsencrypt/live/mesh.example.org/fullchain.pem": f"{self.folder}/server.pem",
             "/etc/letsencrypt/live/mesh.example.org/privkey.pem": f"{self.folder}/server.key",
         }

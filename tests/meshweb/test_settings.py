@@ -28,6 +28,22 @@ def test_hosts_and_relay_address_follow_from_the_public_url(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("env", "told"),
+    [
+        ({"PUBLIC_URL": "http://127.0.0.1:8000"}, "False False 0"),
+        ({"PUBLIC_URL": "https://mesh.example.org"}, "True False 3600"),
+        ({"PUBLIC_URL": "https://mesh.example.org", "TRUSTED_PROXIES": "127.0.0.1", "HSTS_S": "60"}, "True True 60"),
+    ],
+)
+def test_pages_are_sent_on_to_https_where_a_proxy_says_how_its_client_came(
+    tmp_path: Path, env: dict[str, str], told: str
+) -> None:
+    names = ("CSRF_COOKIE_SECURE", "SECURE_SSL_REDIRECT", "SECURE_HSTS_SECONDS")
+    run = read(", ".join(f"settings.{name}" for name in names), DATA_DIR=str(tmp_path), **env)
+    assert run.stdout.strip() == told
+
+
+@pytest.mark.parametrize(
     ("name", "value", "right"),
     [
         ("PUBLIC_URL", "mesh.example.org", "https://mesh.example.org"),

@@ -80,6 +80,33 @@ def test_people_log_in_over_tls_and_get_the_styles(deployment: Deployment) -> No
 
 def test_figures_stay_inside(deployment: Deployment) -> None:
     assert deployment.over_tls("GET", "/metrics").status_code == 404
+    assert deployment.over_tls("GET", "/readyz").status_code == 404
+
+
+def test_the_process_says_what_it_has_to_whoever_watches_it(deployment: Deployment) -> None:
+    assert deployment.over_tls("GET", "/healthz").json() == {"status": "alive"}
+    told = requests.get(f"{deployment.local_url}/readyz", headers={"Host": "10.0.0.9"}, timeout=20)
+    assert (told.status_code, told.json()["status"]) == (200, "ready"), told.text
+    assert set(told.json()["checks"]) == {"process", "database", "migrations", "tick", "redis"}
+
+
+def test_browsers_are_kept_on_https(deployment: Deployment) -> None:
+    """By nginx, by the process behind it where something else lets them in, and by the browser itself."""
+    login = deployment.over_tls("GET", "/login")
+    assert login.headers["strict-transport-security"] == "max-age=31536000"
+    assert "Secure" in login.headers["set-cookie"]
+    for url, forwarded in (
+        (f"http://127.0.0.1:{deployment.http_port}/login", {}),
+        (f"{deployment.local_url}/login", {"X-Forwarded-Proto": "http"}),
+    ):
+        sent_on = requests.get(url, headers=forwarded, allow_redirects=False, timeout=20)
+        assert sent_on.status_code == 301, url
+        assert sent_on.headers["location"].startswith("https://127.0.0.1")
+
+
+def test_a_program_that_comes_without_tls_is_not_sent_on_in_silence(deployment: Deployment) -> None:
+    answered = requests.get(f"{deployment.local_url}/v1/models", headers=deployment.headers, allow_redirects=False)
+    assert answered.status_code == 200
 
 
 @pytest.fixture(scope="module")

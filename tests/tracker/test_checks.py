@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import re
+from ipaddress import ip_network
+from pathlib import Path
+
 import pytest
 from pytest_django import Settings
 
+from tests.lab.processes import ROOT
 from tracker import checks
 from tracker.tickets import SigningKey
 
@@ -32,6 +37,48 @@ def test_a_ticket_key_that_is_none_is_an_error_that_keeps_it_secret(settings: Se
     settings.TICKET_KEYS = [SigningKey.generate().text, "not-a-key"]
     [problem] = checks.check_ticket_keys(None)
     assert (problem.id, "entry 2" in problem.msg, "not-a-key" in problem.msg) == ("tracker.E001", True, False)
+
+
+def deployment_ids(settings: Settings, **values: object) -> list[str | None]:
+    for name, value in values.items():
+        setattr(settings, name, value)
+    return [problem.id for problem in checks.check_deployment(None)]
+
+
+@pytest.fixture
+def deployed(settings: Settings, tmp_path: Path) -> Settings:
+    tmp_path.chmod(0o700)
+    settings.PUBLIC_URL, settings.DATA_DIR, settings.METRICS_TOKEN = "https://mesh.example.org", tmp_path, "x" * 43
+    settings.TRUSTED_PROXIES = [ip_network("127.0.0.1")]
+    return settings
+
+
+def test_a_deployment_as_it_should_be_has_no_problems(deployed: Settings) -> None:
+    assert deployment_ids(deployed) == []
+
+
+def test_a_site_behind_tls_that_believes_no_proxy_is_warned_of(deployed: Settings) -> None:
+    assert deployment_ids(deployed, TRUSTED_PROXIES=[]) == ["tracker.W004"]
+    assert deployment_ids(deployed, PUBLIC_URL="http://127.0.0.1:8000") == []
+
+
+def test_a_metrics_token_that_can_be_guessed_is_warned_of(deployed: Settings) -> None:
+    assert deployment_ids(deployed, METRICS_TOKEN="short") == ["tracker.W005"]
+    assert deployment_ids(deployed, METRICS_TOKEN="") == []
+
+
+def test_a_data_folder_that_others_read_is_warned_of(deployed: Settings, tmp_path: Path) -> None:
+    tmp_path.chmod(0o750)
+    assert deployment_ids(deployed) == ["tracker.W006"]
+
+
+def test_each_check_stands_in_the_documentation() -> None:
+    source = Path(checks.__file__).read_text()
+    documented = (ROOT / "docs" / "checks.md").read_text()
+    found = set(re.findall(r'id="(tracker\.[EW]\d+)"', source))
+    assert found
+    assert {name for name in found if f"`{name}`" not in documented} == set()
+    assert set(re.findall(r"`(tracker\.[EW]\d+)`", documented)) == found
 
 
 TWO = ["wss://a.example.org", "wss://b.example.org"]

@@ -47,7 +47,14 @@ def make_auto(make_node: MakeNode, connect: Callable[[Node], None]) -> MakeAuto:
 
 
 @pytest.fixture
-def lopsided(make_auto: MakeAuto) -> list[Node]:
+def busy(model: LanguageModel) -> None:
+    """200 tokens a second were asked for lately."""
+    done = {"state": ChatSession.State.DONE, "ended": NOW, "completion_tokens": 120_000}
+    ChatSession.objects.create(session_id="0" * 32, completion_id="zero", model=model, seed=1, started=NOW, **done)
+
+
+@pytest.fixture
+def lopsided(make_auto: MakeAuto, busy: None) -> list[Node]:
     """Three hold the first half of the layers, one the other: moving one of the three gives twice as much."""
     return [*(make_auto(name, 0, 6) for name in "abc"), make_auto("d", 6, 12)]
 
@@ -64,6 +71,18 @@ def test_a_clear_gain_is_proposed_once_with_its_reason(lopsided: list[Node], reb
     assert (move.state, move.origin, move.target) == (State.PROPOSED, (0, 6), (6, 12))
     assert move.gain == pytest.approx(2.0)
     assert move.reason == "The weakest are layers 6–11: from 166.7 to 333.3 tokens/s, one step at a time."
+
+
+def test_where_there_is_enough_no_layer_shall_hang_on_one_machine(make_auto: MakeAuto, rebalancer: Rebalancer) -> None:
+    for name in "abc":
+        make_auto(name, 0, 6)
+    make_auto("d", 6, 12)
+    rebalancer.look(NOW)
+    assert only().target == (6, 12)
+    assert only().reason == "Layers that hang on one machine: layers 6–11; none do then."
+    make_auto("e", 6, 12)
+    rebalancer.look(NOW)
+    assert not Move.objects.exists()
 
 
 def test_what_is_no_longer_worth_it_is_withdrawn(
@@ -164,7 +183,7 @@ def test_automatic_moves_wait_for_a_node_that_may_only_be_starting_again(
 
 
 def test_a_node_that_only_uses_fewer_of_its_layers_is_not_drained(
-    make_auto: MakeAuto, model: LanguageModel, rebalancer: Rebalancer
+    make_auto: MakeAuto, busy: None, rebalancer: Rebalancer
 ) -> None:
     LanguageModel.objects.update(rebalancing=Rebalancing.AUTOMATIC)
     make_auto("slow", 0, 12, budget_bytes=1200, ms_per_layer=2.0)

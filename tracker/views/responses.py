@@ -7,6 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest, JsonResponse
 
+from tracker import figures
 from tracker.errors import ApiError, told
 
 
@@ -49,4 +50,5 @@ def openai_error(error: ApiError) -> JsonResponse:
 
 
 def node_error(error: ApiError) -> JsonResponse:
+    figures.refusals.labels("node", error.code or "error").inc()
     return JsonResponse(error.as_wire(), status=error.status, headers=error.headers)

@@ -30,12 +30,17 @@ def kind_of(node: Node) -> int:
     return int(node.peer_id, 16) % EACH
 
 
-def make(places: Sequence[Place], spice: str, now: datetime, random: Random) -> list[Node]:
+def make(
+    places: Sequence[Place], spice: str, now: datetime, random: Random, *, without_relay: bool = False
+) -> list[Node]:
     owners = JoinToken.objects.bulk_create(
         [JoinToken(key_id=f"join{number}", label=f"owner {number}{spice}") for number in range(5)]
     )
     rows = [
-        Node(**_plain(number, place, spice, now, random) | _odd(number % EACH, spice, now))
+        Node(
+            **_plain(number, place, spice, now, random, without_relay or number % 3 == 0)
+            | _odd(number % EACH, spice, now)
+        )
         for number, place in enumerate(places)
     ]
     for number, node in enumerate(rows):
@@ -55,10 +60,9 @@ def make(places: Sequence[Place], spice: str, now: datetime, random: Random) -> 
     return nodes
 
 
-def _plain(number: int, place: Place, spice: str, now: datetime, random: Random) -> dict[str, Any]:
+def _plain(number: int, place: Place, spice: str, now: datetime, random: Random, is_direct: bool) -> dict[str, Any]:
     """One that works."""
     memory_bytes = 2 ** random.randint(32, 36)
-    is_direct = number % 3 == 0
     return {
         "name": f"node-{number:03}{spice}",
         "peer_id": f"{number:032x}",
@@ -66,7 +70,9 @@ def _plain(number: int, place: Place, spice: str, now: datetime, random: Random)
         "secret_hash": "0" * 64,
         "status": Node.Status.APPROVED,
         "model": place.model,
-        "model_facts": {"fingerprint": place.model.fingerprint, "num_layers": place.model.num_layers},
+        "model_facts": {
+            name: getattr(place.model, name) for name in ("fingerprint", "num_layers", "hidden_size", "context_length")
+        },
         "uses_relay": not is_direct,
         "wire_versions": [1, 2],
         "endpoint": f"http://10.0.{number // 250}.{number % 250}:9000" if is_direct else "",

@@ -62,13 +62,15 @@ def crowd(
     *,
     num_samples: int = 120,
     spice: str = "",
+    without_relay: bool = False,
     now: datetime | None = None,
 ) -> Crowd:
-    """Rows in a database where none of them are yet. `num_samples`: of each node, one a minute until now."""
+    """Rows in a database where none of them are yet. `num_samples`: of each node, one a minute until now.
+    `without_relay`: all nodes are reached by endpoints, so that they are online where nobody can connect them."""
     now, random = now or timezone.now(), Random(num_nodes)
     with transaction.atomic():
         models = [make_model(name, num_layers, spice) for name, num_layers, _, _ in MODELS]
-        nodes = machines.make(_places(models, num_nodes), spice, now, random)
+        nodes = machines.make(_places(models, num_nodes), spice, now, random, without_relay=without_relay)
         figures.make(nodes, num_samples, spice, now, random)
         chats.make(nodes, num_sessions, spice, now, random)
     return Crowd(models, nodes, now, spice)

@@ -143,7 +143,7 @@ def test_what_its_endpoint_has_proved_is_void_with_other_layers_which_it_loads_f
     join_token: Token, settings: Settings
 ) -> None:
     settings.ALLOW_PRIVATE_ENDPOINTS = True
-    nobody = {"relay": False, "endpoint": "http://127.0.0.1:9"}
+    nobody: dict[str, Any] = {"relay": False, "endpoint": "http://127.0.0.1:9"}
     key = key_in(join(join_token[1], "node-1", **nobody))
     later = timezone.now() + timedelta(seconds=60)
     Node.objects.update(endpoint_address="127.0.0.1", endpoint_proved_until=later)

@@ -35,6 +35,13 @@ class Running:
     def is_cancelled(self) -> bool:
         return bool(self.cancelled_by)
 
+    def known(self) -> progress.Known | None:
+        """None before its head has told anything."""
+        answer = self.answer
+        if answer is None or not answer.prompt_ids:
+            return None
+        return progress.Known(len(answer.prompt_ids), len(answer.ids), self.ttft_ms, answer.progress)
+
 
 _running: dict[int, Running] = {}  # by the keys of their rows
 
@@ -62,10 +69,10 @@ def give(now: datetime) -> int:
         for session_pk, cancelled_by in alive.items():
             here[session_pk].cancelled_by = cancelled_by
         given = ChatSession.objects.filter(pk__in=alive).update(last_news=now)
-        news = {pk: (here[pk], known) for pk in alive if (known := _known(here[pk])) and known != here[pk].written}
-        written = progress.write({pk: known for pk, (_, known) in news.items()})
+        news = {pk: (known, here[pk].written) for pk in alive if (known := here[pk].known())}
+        written = progress.write({pk: (known, before) for pk, (known, before) in news.items() if known != before})
     for pk in written:
-        news[pk][0].written = news[pk][1]
+        here[pk].written = news[pk][0]
     return given
 
 
@@ -73,13 +80,6 @@ def _lock(session_pks: Collection[int], now: datetime) -> dict[int, str]:
     """Those that nobody has ended, and who wants them to end. Locked: no figure is written after the last."""
     running = ChatSession.objects.filter(pk__in=session_pks, state=ChatSession.State.RUNNING, deadline__gt=now - GRACE)
     return dict(running.select_for_update().order_by("pk").values_list("pk", "cancelled_by"))
-
-
-def _known(running: Running) -> progress.Known | None:
-    answer = running.answer
-    if answer is None or not answer.prompt_ids:
-        return None
-    return progress.Known(len(answer.prompt_ids), len(answer.ids), running.ttft_ms, answer.progress)
 
 
 giver = Repeated("news of running sessions", lambda: give(timezone.now()))

@@ -68,7 +68,7 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
         is_cancelled = said.code == cancelling.CODE
         outcome.state = ChatSession.State.CANCELLED if is_cancelled else ChatSession.State.FAILED
         outcome.error_code = error.code or ""
-        outcome.error_message = kept.words_of(error)
+        outcome.error_message = error.message if is_cancelled else kept.words_of(error)
         answer.completion.failure = answer.completion.failure or error
         raise error from None
     except (asyncio.CancelledError, GeneratorExit):

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
-from tracker import audit, tallies, usage
+from tracker import audit, joining, tallies, usage
 from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline, reason_of
 from tracker.limits import LIMITS
 from tracker.models import ApiKey, JoinToken, Usage
@@ -30,6 +30,10 @@ class CredentialAdmin(ModelAdmin):
     search_fields = ("label", "key_id")
     actions = ("revoke",)
     readonly_fields = ("key_id", "created", "last_used")
+    help_texts: ClassVar[dict[str, str]] = {
+        "created": "When it was made.",
+        "last_used": "When it was last shown here.",
+    }
 
     def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:
         if not change:
@@ -39,16 +43,21 @@ class CredentialAdmin(ModelAdmin):
     def response_add(
         self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
     ) -> HttpResponse:
+        secret = row.new_credential.text if row.new_credential else ""
         context = self.admin_site.each_context(request) | {
             "title": f"{row._meta.verbose_name} made",
             "opts": self.opts,
             "row": row,
-            "secret": row.new_credential.text if row.new_credential else "",
-            "public_url": settings.PUBLIC_URL,
+            "secret": secret,
+            "line": self.line_with(secret),
         }
         answer = TemplateResponse(request, "admin/tracker/secret_once.html", context)
         answer["Cache-Control"] = "no-store"
         return answer
+
+    def line_with(self, secret: str) -> str:
+        """How it is used, to be copied."""
+        raise NotImplementedError
 
     @admin.action(description="Revoke selected ones", permissions=["change"])
     def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
@@ -68,6 +77,9 @@ class JoinTokenAdmin(CredentialAdmin):
     list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
     list_filter = ("revoked", "needs_approval")
     fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
+
+    def line_with(self, secret: str) -> str:
+        return joining.runnode_line(secret)
 
     @admin.display(description="state")
     def state(self, token: JoinToken) -> str:
@@ -107,6 +119,9 @@ class ApiKeyAdmin(CredentialAdmin):
     def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> FormField | None:
         least = {"min_value": 1} if db_field.name in _LIMITS else {}
         return super().formfield_for_dbfield(db_field, request, **least, **kwargs)
+
+    def line_with(self, secret: str) -> str:
+        return f'curl {settings.PUBLIC_URL}/v1/models -H "Authorization: Bearer {secret}"'
 
     @admin.display(description="state")
     def state(self, key: ApiKey) -> str:

@@ -15,7 +15,7 @@ from relay import report
 from relay.report import Row
 from tracker.candidates import loaded
 from tracker.dashboard.mesh_layout import Band, Machine, Section
-from tracker.dashboard.node_rows import rtt_of, state_of
+from tracker.dashboard.node_rows import rtt_of, state_of, why_of
 from tracker.errors import writable
 from tracker.models import ChatSession, Node, SessionHop
 from tracker.models.sessions import LOST_AFTER
@@ -116,7 +116,7 @@ def _node(node: Node, peer: Row | None, now: datetime) -> MeshNode:
         name=node.name,
         state=state,
         kind=kind,
-        why=standing.reason,
+        why=why_of(standing, state),
         model=node.model.name,
         num_layers=node.model.num_layers or (shard.end_layer if shard else 0),
         layers=str(shard or "no layers"),

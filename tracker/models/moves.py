@@ -49,3 +49,11 @@ class Move(models.Model):
     def __str__(self) -> str:
         was, will = layers_in_words(self.from_start, self.from_end), layers_in_words(self.to_start, self.to_end)
         return f"{self.node}: from {was} to {will}"
+
+    @property
+    def origin(self) -> tuple[int, int]:
+        return self.from_start, self.from_end
+
+    @property
+    def target(self) -> tuple[int, int]:
+        return self.to_start, self.to_end

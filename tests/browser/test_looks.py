@@ -21,8 +21,6 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "api": ("", "/docs"),
     "overview": ("operator", "/"),
     "topology": ("viewer", "/topology"),
-    "sessions": ("operator", "/sessions"),
-    "session": ("operator", "/sessions/{session}"),
     "nodes": ("operator", "/nodes"),
     "node": ("operator", "/nodes/{node}"),
     "sessions": ("viewer", "/sessions"),

@@ -48,6 +48,7 @@ RELAY_URLS = env.urls("RELAY_URLS", *_RELAY)
 RELAY_URL = env.url("RELAY_URL", (RELAY_URLS or [PUBLIC_URL.replace("http", "ws", 1)])[0], *_RELAY)
 RELAY_URLS = RELAY_URLS or [RELAY_URL]
 REDIS_URL = env.url("REDIS_URL", "", ("redis", "rediss", "unix"), "redis://127.0.0.1:6379/0")  # joins the processes
+REBALANCE_SETTLE_S = env.number("REBALANCE_SETTLE_S", 60.0, least=0)  # what changed so lately moves no node
 RELAY_PING_S = env.number("RELAY_PING_S", 10.0, least=0.2)  # a socket that is silent for longer gets a ping
 ALLOWED_HOSTS = [_public.hostname, "127.0.0.1", "localhost", "[::1]", *env.words("EXTRA_HOSTS")]
 CSRF_TRUSTED_ORIGINS = [f"{_public.scheme}://{_public.netloc}"]
@@ -114,6 +115,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = "meshweb.formats"
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
@@ -136,6 +138,7 @@ DASHBOARD_PUBLIC = env.boolean("DASHBOARD_PUBLIC", False)  # models, coverage an
 NEW_MODELS = env.boolean("NEW_MODELS", True)  # off: nodes join only with models that an operator has named
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
+AUDIT_KEEP_DAYS = env.integer("AUDIT_KEEP_DAYS", 400, least=1)  # then what operators did is forgotten
 
 LOGGING = logs.configuration(
     env.choice("LOG_LEVEL", logs.LEVELS),

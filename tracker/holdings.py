@@ -32,10 +32,10 @@ def closed(node: Node, held: Mapping[str, int]) -> Epochs:
 
 
 def moving(node: Node, held: Mapping[str, int], now: datetime) -> list[str]:
-    """Sessions that the node is the head of and that go through one that drains or is banned, while there is another
-    way."""
+    """Sessions that the node is the head of and that go through one that drains, is about to take other layers, or is
+    banned, while there is another way."""
     left = Node.objects.filter(_is_left(now), model=node.model_id)
-    if not held or node.duty == Node.Duty.DRAINING or not left.exists():
+    if not held or node.is_draining or not left.exists():
         return []
     heads = SessionHop.objects.filter(node=node, position=0, epoch=F("session__epoch"), session__session_id__in=held)
     through = SessionHop.objects.filter(
@@ -48,13 +48,15 @@ def moving(node: Node, held: Mapping[str, int], now: datetime) -> list[str]:
 
 def duty(node: Node, now: datetime) -> str:
     """What the node is told to do: to send away those it is the head of only while others could go on with them."""
-    is_last = node.duty == Node.Duty.DRAINING and not _has_another_way(node, now)
-    return Node.Duty.PAUSED if is_last else node.duty
+    if not node.is_draining:
+        return node.duty
+    return Node.Duty.DRAINING if _has_another_way(node, now) else Node.Duty.PAUSED
 
 
 def _is_left(now: datetime, of: str = "") -> Q:
     """As Node.is_left; `of`: how the nodes are called in the query."""
-    return Q(**{f"{of}duty": Node.Duty.DRAINING}) | Q(**{f"{of}banned_until__gt": now})
+    drains = Q(**{f"{of}duty": Node.Duty.DRAINING}) | Q(**{f"{of}is_moving": True})
+    return drains | Q(**{f"{of}banned_until__gt": now})
 
 
 def _has_another_way(node: Node, now: datetime) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from django.core.validators import RegexValidator
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -67,6 +67,9 @@ class ModelFacts(_Strict):
     num_layers: int = Field(ge=1, le=MAX_LAYERS)
     hidden_size: int = Field(ge=1, le=2**20)
     context_length: Small
+    layer_bytes: Count | None = None  # of the weights, as the files have them
+    head_bytes: Count | None = None
+    tail_bytes: Count | None = None
 
     def facts(self) -> dict[str, Any]:
         return self.model_dump(exclude={"name"})
@@ -91,11 +94,21 @@ class Reroute(_Strict):
     failed: Annotated[list[str], Field(max_length=256)] = []
 
 
+class FailedMove(_Strict):
+    """Layers that the site wanted a node to take, and why it couldn't."""
+
+    move: Count
+    reason: Annotated[str, AfterValidator(_cut(300))] = ""
+
+
 class Registration(_Strict):
     name: str = Field(max_length=64, pattern=_pattern(NODE_NAME))
     model: ModelFacts
-    start_layer: int = Field(ge=0)
-    end_layer: int = Field(ge=1)
+    layers: Literal["auto"] | None = None  # the site chooses them; else these two are named:
+    start_layer: Annotated[int, Field(ge=0)] | None = None
+    end_layer: Annotated[int, Field(ge=1)] | None = None
+    move: Count | None = None  # that it carries out
+    failed_move: FailedMove | None = None
     relay: bool = True
     wire_versions: Annotated[list[Any], AfterValidator(_ours)] = []
     endpoint: Annotated[str, Field(max_length=200), AfterValidator(_is_endpoint)] | None = None
@@ -107,9 +120,24 @@ class Registration(_Strict):
     memory_bytes: Count | None = None
     ms_per_layer: Milliseconds | None = None
     max_cached_tokens: Count | None = None
+    budget_bytes: Count | None = None  # for weights and caches together
+    layer_bytes: Count | None = None  # of that for a layer with its part of the caches, on this node
+    head_bytes: Count | None = None
+    tail_bytes: Count | None = None
+
+    @property
+    def picks_layers(self) -> bool:
+        """It leaves them to the site."""
+        return self.layers == "auto"
 
     @model_validator(mode="after")
     def _layers_exist(self) -> Registration:
+        if self.picks_layers:
+            if not self.budget_bytes or not self.layer_bytes:
+                raise ValueError("layers: auto needs budget_bytes and layer_bytes, or nobody knows what fits")
+            return self
+        if self.start_layer is None or self.end_layer is None:
+            raise ValueError("start_layer and end_layer must be named, or layers: auto")
         if not self.start_layer < self.end_layer <= self.model.num_layers:
             layers, held = f"{self.start_layer}:{self.end_layer}", self.model.num_layers
             raise ValueError(f"layers {layers} don't lie within 0:{held}, the layers of {self.model.name}")
@@ -141,8 +169,6 @@ Message = TypeVar("Message", bound=_Strict)
 
 def check(schema: type[Message], fields: dict[str, Any]) -> Message:
     """The checked message. Raises ApiError 400 naming each bad field."""
-    if fields.get("layers") == "auto":
-        raise ApiError(400, "layers: auto isn't built yet; name the layers, as --layers 0:12", code="bad_request")
     try:
         return schema.model_validate(fields)
     except ValidationError as error:

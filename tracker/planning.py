@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tracker.meshes import Machine, Mesh, NoRoom
-from tracker.placement import choose_shard, with_machine
+from tracker.placement import choose_shard, wanted_of, with_machine
 from tracker.shares import NOTHING
 
-MOST_ROUNDS = 6
-MOST_PLANNED = 64  # machines; of larger meshes one beginning is taken, and one round
+MANY, VERY_MANY = 200, 600  # machines times layers, from which on less is tried: a page waits for it
 
 ORDERS: tuple[Callable[[Machine], tuple[float, float]], ...] = (
-    lambda machine: (machine.budget_bytes, machine.ms_per_layer),
     lambda machine: (-machine.budget_bytes, machine.ms_per_layer),
+    lambda machine: (machine.budget_bytes, machine.ms_per_layer),
     lambda machine: (machine.ms_per_layer, -machine.budget_bytes),
     lambda machine: (-machine.ms_per_layer, machine.budget_bytes),
 )
@@ -27,28 +26,29 @@ ORDERS: tuple[Callable[[Machine], tuple[float, float]], ...] = (
 
 def plan(mesh: Mesh) -> Mesh:
     """The same machines, placed. Who is fixed stays where it is; who has no room for a layer holds none."""
-    is_small = len(mesh.machines) <= MOST_PLANNED
-    beginnings = _beginnings(mesh, ORDERS if is_small else ORDERS[1:2], with_chains=is_small)
-    return max((_settled(begun, MOST_ROUNDS if is_small else 1) for begun in beginnings), key=worth)
+    size = len(mesh.machines) * mesh.num_layers
+    orders, most_rounds = (ORDERS, 6) if size <= MANY else (ORDERS[:1], 2) if size <= VERY_MANY else (ORDERS[:1], 0)
+    beginnings = _beginnings(mesh, orders)
+    return max((_settled(begun, most_rounds) for begun in beginnings), key=worth)
 
 
-def worth(mesh: Mesh) -> tuple[float, float]:
-    """More is better: the tokens a second of the weakest layer, then how little all of them are strained."""
-    capacities = mesh.capacities()
+def worth(mesh: Mesh) -> tuple[float, int, float]:
+    """More is better: the tokens a second of the weakest layer, up to what is wanted; where that is reached, how few
+    layers hang on one machine; then how little all of them are strained."""
+    capacities, wanted = mesh.capacities(), wanted_of(mesh)
     strain = sum(1 / max(NOTHING, capacity) for capacity in capacities)
-    return round(min(capacities), 6), -float(f"{strain:.9g}")
+    served = min(min(capacities), wanted)
+    num_fragile = mesh.num_holders().count(1) if served >= wanted else 0
+    return round(served, 6), -num_fragile, -float(f"{strain:.9g}")
 
 
-def _beginnings(
-    mesh: Mesh, orders: Sequence[Callable[[Machine], tuple[float, float]]], with_chains: bool
-) -> Iterator[Mesh]:
+def _beginnings(mesh: Mesh, orders: Sequence[Callable[[Machine], tuple[float, float]]]) -> Iterator[Mesh]:
     fixed = replace(mesh, machines=tuple(machine for machine in mesh.machines if machine.is_fixed))
     free = [machine.at(None, None) for machine in mesh.machines if not machine.is_fixed]
     for order in orders:
         machines = sorted(free, key=order)
         yield _one_by_one(fixed, machines)
-        if with_chains:
-            yield _one_by_one(_chained(fixed, machines), machines)
+        yield _one_by_one(_chained(fixed, machines), machines)
 
 
 def _one_by_one(mesh: Mesh, machines: Sequence[Machine]) -> Mesh:

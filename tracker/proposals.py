@@ -18,6 +18,7 @@ from tracker.placement import choose_shard, wanted_of
 from tracker.planning import plan, worth
 
 MIN_GAIN = 1.2
+MIN_SAVED = 0.25  # of the layers: so many hang on one machine no more, where there is enough for all who ask
 MAX_GAIN = 100.0  # as which the end of a gap counts
 MOST_STEPS = 4
 MOST_LOOKED_AT = 16  # machines of those that can be moved: the ones that are missed least where they are
@@ -154,6 +155,9 @@ def _is_worth(before: Mesh, steps: Sequence[Step]) -> bool:
         return after.is_whole() or len(after.missing()) < len(before.missing())
     wanted = wanted_of(before)
     was, will = min(before.bottleneck(), wanted), min(after.bottleneck(), wanted)
+    if was >= wanted:
+        saved = before.num_holders().count(1) - after.num_holders().count(1)
+        return will >= was and saved >= max(1, MIN_SAVED * before.num_layers)
     return will >= MIN_GAIN * was and (will - was) * PAYS_WITHIN_S > _lost(before, steps, was) * PAYS_TIMES
 
 
@@ -181,5 +185,11 @@ def _why(before: Mesh, after: Mesh) -> str:
         then = f"{in_words(left)} still have nobody then" if left else "every layer is held then"
         return f"Nobody holds {in_words(missing)}; {then}."
     was, will = before.bottleneck(), after.bottleneck()
+    if was >= wanted_of(before):
+        hang, left = (
+            ranges([at for at, number in enumerate(mesh.num_holders()) if number == 1]) for mesh in (before, after)
+        )
+        then = f"of these {in_words(left)} still do then" if left else "none do then"
+        return f"Layers that hang on one machine: {in_words(hang)}; {then}."
     weak = ranges([layer for layer, capacity in enumerate(before.capacities()) if capacity <= was * WEAK])
     return f"The weakest are {in_words(weak)}: from {was:.1f} to {will:.1f} tokens/s, one step at a time."

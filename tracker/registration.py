@@ -19,10 +19,10 @@ from django.utils import timezone
 
 from relay import wire
 from relay.auth import forget
-from tracker import bans, credentials, holdings, proofs, rotation, tickets
+from tracker import bans, credentials, holdings, moves, places, proofs, rotation, tickets
 from tracker.credentials import Credential, Kind
 from tracker.errors import ApiError
-from tracker.models import JoinToken, LanguageModel, Node, RefusedFingerprint, Shard
+from tracker.models import JoinToken, LanguageModel, Node, RefusedFingerprint
 from tracker.models.keys import find_by_credential
 from tracker.node_schemas import Heartbeat, Registration
 
@@ -108,6 +108,7 @@ def heartbeat(node: Node, news: Heartbeat, now: datetime) -> dict[str, Any]:
     return _state(node, now) | {
         "closed": holdings.closed(node, held),
         "move": holdings.moving(node, held, now),
+        "place": moves.place_of(node, now),
     }
 
 
@@ -160,6 +161,7 @@ def _check_let_in(node: Node) -> None:
 
 
 def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetime, address: str) -> None:
+    is_of_other_model = node.pk is not None and node.model_id != model.pk
     if node.endpoint != (wanted.endpoint or "") or node.address != (address or None):
         node.endpoint_address, node.endpoint_proved_until, node.endpoint_error = "", None, ""
     node.name, node.model, node.model_facts = wanted.name, model, wanted.model.facts()
@@ -169,6 +171,8 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.dtype, node.weights = wanted.dtype, wanted.weights
     node.threads, node.memory_bytes, node.ms_per_layer = wanted.threads, wanted.memory_bytes, wanted.ms_per_layer
     node.max_cached_tokens = wanted.max_cached_tokens
+    node.picks_layers, node.budget_bytes = wanted.picks_layers, wanted.budget_bytes
+    node.layer_bytes, node.head_bytes, node.tail_bytes = wanted.layer_bytes, wanted.head_bytes, wanted.tail_bytes
     node.is_registered, node.last_seen = True, now
     node.cleared = now  # it has begun anew, whatever failed before
     node.registration, node.heartbeat_number = secrets.token_hex(16), 0
@@ -177,17 +181,18 @@ def _update(node: Node, model: LanguageModel, wanted: Registration, now: datetim
     node.save()
     if node.status == Node.Status.APPROVED:
         model.fix(node.model_facts)
-    layers = {"start_layer": wanted.start_layer, "end_layer": wanted.end_layer}
-    Shard.objects.update_or_create(node=node, defaults=layers)
+    places.give(node, wanted, now, is_of_other_model=is_of_other_model)
 
 
 def _answer(node: Node, now: datetime) -> dict[str, Any]:
     model = node.model
+    start_layer, end_layer = node.shard.loaded
     return _state(node, now) | {
         "registration": node.registration,
         "peer_id": node.peer_id,
-        "start_layer": node.shard.start_layer,
-        "end_layer": node.shard.end_layer,
+        "start_layer": start_layer,
+        "end_layer": end_layer,
+        "reason": node.shard.reason,
         "relay_url": f"{node.relay_url}/ws" if node.uses_relay else None,
         "relay_addr": node.relay_addr,
         "wire_versions": list(wire.WIRE_VERSIONS),

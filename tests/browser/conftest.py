@@ -14,6 +14,7 @@ from tests.lab.site import Site
 from tests.nodes.models import make_tiny_llama
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
+expect.set_options(timeout=30_000)
 
 expect.set_options(timeout=20_000)  # ms; for machines that have much else to do
 

@@ -131,9 +131,9 @@ class LanguageModel(models.Model):
 
     def fix(self, facts: dict[str, Any]) -> None:
         """Takes from the first approved node's copy what nobody has fixed before."""
-        fields = [
-            name for name in ("fingerprint", "num_layers", "hidden_size", "context_length") if not getattr(self, name)
-        ]
+        sizes = ("layer_bytes", "head_bytes", "tail_bytes")
+        names = ("fingerprint", "num_layers", "hidden_size", "context_length", *sizes)
+        fields = [name for name in names if not getattr(self, name) and facts.get(name) is not None]
         for name in fields:
             setattr(self, name, facts[name])
         if fields:

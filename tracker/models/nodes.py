@@ -113,6 +113,9 @@ class Node(models.Model):
     memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
     ms_per_layer = models.FloatField(null=True, blank=True, help_text="Time of one token through one layer.")
     picks_layers = models.BooleanField(default=False, help_text="It leaves the choice of its layers to the site.")
+    is_moving = models.BooleanField(
+        default=False, editable=False, help_text="It is about to take other layers: its sessions move away first."
+    )
     budget_bytes = models.PositiveBigIntegerField(
         null=True, blank=True, help_text="Memory that it gives to weights and caches together."
     )
@@ -242,7 +245,12 @@ class Node(models.Model):
 
     def is_left(self, now: datetime) -> bool:
         """Sessions that run through it are to go on elsewhere."""
-        return self.duty == Node.Duty.DRAINING or self.ban(now) is not None
+        return self.is_draining or self.ban(now) is not None
+
+    @property
+    def is_draining(self) -> bool:
+        """By the operator, or because it is to take other layers."""
+        return self.duty == Node.Duty.DRAINING or self.is_moving
 
     @property
     def breaker(self) -> Breaker:
@@ -260,6 +268,8 @@ class Node(models.Model):
         its load is told."""
         if self.duty != Node.Duty.WORKS:
             return f"is {'paused' if self.duty == Node.Duty.PAUSED else 'being drained'} by the operator"
+        if self.is_moving:
+            return "is about to take other layers"
         if self.breaker.state(now) == State.OPEN:
             return f"is left out until {self.breaker_until:%H:%M:%S} UTC: {self.breaker_reason}"
         if self.breaker.state(now) == State.HALF_OPEN and self.load:
@@ -302,6 +312,12 @@ class Shard(models.Model):
     node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="shard")
     start_layer = models.PositiveIntegerField(help_text="The first layer it holds.")
     end_layer = models.PositiveIntegerField(help_text="The layer after its last one.")
+    loaded_start = models.PositiveIntegerField(
+        null=True, blank=True, editable=False, help_text="The first one in its memory, where it is used for fewer."
+    )
+    loaded_end = models.PositiveIntegerField(
+        null=True, blank=True, editable=False, help_text="The layer after the last one in its memory."
+    )
     reason = models.CharField(max_length=500, blank=True, help_text="Why these, where the site chose them.")
 
     class Meta:
@@ -311,3 +327,10 @@ class Shard(models.Model):
 
     def __str__(self) -> str:
         return layers_in_words(self.start_layer, self.end_layer)
+
+    @property
+    def loaded(self) -> tuple[int, int]:
+        """What the node has in memory, or is to load: what it is used for lies within."""
+        if self.loaded_start is None or self.loaded_end is None:
+            return self.start_layer, self.end_layer
+        return self.loaded_start, self.loaded_end

@@ -248,7 +248,9 @@ def test_a_newer_node_may_say_more_than_we_know(join_token: Token) -> None:
         ({"dtype": "int3"}, "dtype"),
         ({"weights": "int4 and some"}, "weights"),
         ({"device": "\0"}, "device"),
-        ({"layers": "auto"}, "auto"),
+        ({"layers": "auto"}, "layers: auto needs budget_bytes"),
+        ({"layers": "some"}, "layers: Input should be 'auto'"),
+        ({"start_layer": None}, "start_layer and end_layer must be named"),
     ],
 )
 def test_a_wrong_field_is_named(join_token: Token, fields: dict[str, Any], named: str) -> None:

@@ -20,6 +20,7 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "login": ("", "/login"),
     "api": ("", "/docs"),
     "overview": ("operator", "/"),
+    "topology": ("viewer", "/topology"),
     "nodes": ("operator", "/nodes"),
     "node": ("operator", "/nodes/{node}"),
     "sessions": ("viewer", "/sessions"),

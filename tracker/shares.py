@@ -54,7 +54,7 @@ def _lengths(most: int, num_layers: int) -> list[int]:
     lengths, length = [], 1
     while length <= most:
         lengths.append(length)
-        length += 1 if most * num_layers <= MOST_SHARDS else max(1, length // 24)
+        length += 1 if most * num_layers <= MOST_SHARDS else max(1, length // 12)
     return lengths if not lengths or lengths[-1] == most else [*lengths, most]
 
 

@@ -93,7 +93,7 @@ def _best_step(mesh: Mesh, moved: set[str]) -> Step | None:
 
 
 def _possible(mesh: Mesh, moved: set[str]) -> Iterator[Step]:
-    capacities = mesh.capacities()
+    capacities = mesh.capacities
     movable = [machine for machine in _movable(mesh) if machine.key not in moved]
     movable.sort(key=lambda machine: (-_left_without(mesh, capacities, machine), machine.ms_per_layer, machine.key))
     for machine in movable[:MOST_LOOKED_AT]:
@@ -166,7 +166,7 @@ def _is_worth(before: Mesh, steps: Sequence[Step]) -> bool:
     wanted = wanted_of(before)
     was, will = min(before.bottleneck(), wanted), min(after.bottleneck(), wanted)
     if was >= wanted:
-        saved = before.num_holders().count(1) - after.num_holders().count(1)
+        saved = before.num_holders.count(1) - after.num_holders.count(1)
         return will >= was and saved >= max(1, MIN_SAVED * before.num_layers)
     return will >= MIN_GAIN * was and (will - was) * PAYS_WITHIN_S > _lost(before, steps, was) * PAYS_TIMES
 
@@ -197,9 +197,9 @@ def _why(before: Mesh, after: Mesh) -> str:
     was, will = before.bottleneck(), after.bottleneck()
     if was >= wanted_of(before):
         hang, left = (
-            ranges([at for at, number in enumerate(mesh.num_holders()) if number == 1]) for mesh in (before, after)
+            ranges([at for at, number in enumerate(mesh.num_holders) if number == 1]) for mesh in (before, after)
         )
         then = f"of these {in_words(left)} still do then" if left else "none do then"
         return f"Layers that hang on one machine: {in_words(hang)}; {then}."
-    weak = ranges([layer for layer, capacity in enumerate(before.capacities()) if capacity <= was * WEAK])
+    weak = ranges([layer for layer, capacity in enumerate(before.capacities) if capacity <= was * WEAK])
     return f"The weakest are {in_words(weak)}: from {was:.1f} to {will:.1f} tokens/s, one step at a time."

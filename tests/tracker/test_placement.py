@@ -98,7 +98,7 @@ def test_what_a_share_says_is_so(held: Mesh, length: int, data: st.DataObject) -
     wanted = [(a, b) for a in range(*within) for b in range(a + 1, within[1] + 1) if b - a <= length]
     assert sorted((share.start_layer, share.end_layer) for share in found) == wanted
     for share in found:
-        capacities = with_machine(held, newcomer, share.start_layer, share.end_layer).capacities()
+        capacities = with_machine(held, newcomer, share.start_layer, share.end_layer).capacities
         assert share.bottleneck == pytest.approx(max(1e-6, min(capacities)), rel=1e-6, abs=2e-6)
 
 

@@ -115,6 +115,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = "meshweb.formats"
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"
@@ -137,6 +138,7 @@ DASHBOARD_PUBLIC = env.boolean("DASHBOARD_PUBLIC", False)  # models, coverage an
 NEW_MODELS = env.boolean("NEW_MODELS", True)  # off: nodes join only with models that an operator has named
 TICK = env.boolean("TICK", True)  # `serve` also does what `manage.py tick` does, in one process at a time
 SESSION_KEEP_DAYS = env.integer("SESSION_KEEP_DAYS", 30, least=1)  # then the records of sessions are deleted
+AUDIT_KEEP_DAYS = env.integer("AUDIT_KEEP_DAYS", 400, least=1)  # then what operators did is forgotten
 
 LOGGING = logs.configuration(
     env.choice("LOG_LEVEL", logs.LEVELS),

@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 # For a request to be read, its prompt made into tokens and its grammar checked: as long as the stream isn't open, what
 # is wrong with it has a status of its own. A head that says nothing for longer is taken for lost.
 READING_S = 3.0
+NUM_TOLD = 8  # of the nodes that a chat went on without, told while it runs
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ class Chat:
     def _send(self, event: dict[str, Any] | None) -> None:
         if event:
             self._open()
-            if self._pipeline and (progress := self._pipeline.progress()):
-                event["meshnet"]["progress"] = progress
+            if self._pipeline and self._pipeline.is_due():
+                event["meshnet"]["progress"] = self._story(NUM_TOLD)
             self._stream.send(event, self.order.deadline)
 
     def _chunk_tokens(self, brief: Brief) -> int:
@@ -224,13 +225,19 @@ class Chat:
         self._stream.finish(summary, {"error": error.body(), "meshnet": {}})
 
     def _summary(self) -> dict[str, Any]:
-        hops, left = (self._pipeline.hop_table(), self._pipeline.left_table()) if self._pipeline else ([], [])
         usage = {"usage": self._writer.usage()} if self._writer else {}
+        return {"meshnet": {"done": True, **usage, **self._story()}}
+
+    def _story(self, most: int | None = None) -> dict[str, Any]:
+        """Of its route and its steps; `most`: of what it went on without, no more than the last of them."""
+        if self._pipeline is None:
+            return {"hops": []}
+        left, steps = self._pipeline.left_table(), self._pipeline.last_steps()
         failovers = [self._replay.as_dict()] if self._replay else []
         failovers += [one.as_dict() for one in self._failover.switched] if self._failover else []
-        steps = self._pipeline.last_steps() if self._pipeline else []
-        told = {name: rows for name, rows in (("left", left), ("failovers", failovers), ("steps", steps)) if rows}
-        return {"meshnet": {"done": True, **usage, "hops": hops, **told}}
+        told = {"left": left[-most:] if most else left, "failovers": failovers[-most:] if most else failovers}
+        told |= {"steps": steps}
+        return {"hops": self._pipeline.hop_table(), **{name: rows for name, rows in told.items() if rows}}
 
     def _look_for_cancel(self, answer: Future[Answer]) -> None:
         if answer.cancelled():

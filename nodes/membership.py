@@ -30,6 +30,7 @@ FIRST_DEADLINE_S = 30.0
 FIRST_BACKOFF_S, MOST_BACKOFF_S = 1.0, 30.0
 MAX_REVOKED_TRIES = 3
 REVOKED_PAUSE_S = 600.0
+BANNED_PAUSE_S = 60.0
 LOOK_S = 0.2
 REMINDER_S = 600.0  # how often a tracker that stays away is named in the log
 
@@ -220,12 +221,12 @@ class Membership:
         return self._revoked_pause_s
 
     def _pause_if_banned(self, error: TrackerRefused) -> float:
-        """Until the ban is over, and no longer than a pause: it may be lifted before."""
+        """Until the ban is over, and never long: it may be lifted before."""
         self.approved.clear()
         if error.message != self._ban:
             logger.error("%s; this node waits and tries again until it is let in", error)
         self._ban = error.message
-        return min(self._revoked_pause_s, error.retry_after_s or self._revoked_pause_s)
+        return min(BANNED_PAUSE_S, self._revoked_pause_s, error.retry_after_s or BANNED_PAUSE_S)
 
     def _take_key(self, text: str) -> None:
         """The present one is good until the new one is shown: one that can't be kept isn't used either."""

@@ -140,9 +140,9 @@ class Pipeline:
         left = self._route.left()
         return [hop.statistics.as_dict(hop.hop.peer_id, hop.layers) | {"epoch": epoch} for hop, epoch in left]
 
-    def progress(self) -> dict[str, Any] | None:
-        """How it goes, for those who look on while it runs; None as long as they were told a moment ago."""
-        return {"hops": self.hop_table(), "steps": self.last_steps()} if self._log.is_due() else None
+    def is_due(self) -> bool:
+        """Those who look on while it runs are to be told how it goes: the last time is a while ago."""
+        return self._log.is_due()
 
     def last_steps(self) -> list[dict[str, Any]]:
         return self._log.as_list()

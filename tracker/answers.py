@@ -11,7 +11,7 @@ from tracker import calls, callshapes, logprobs
 from tracker.calls import CallReader, Markup
 from tracker.errors import ApiError, told
 from tracker.events import Delta
-from tracker.hopreports import HopReport, Progress, Report, Step
+from tracker.hopreports import Report
 from tracker.logprobs import TokenLogprobs
 
 KEEPALIVE = b": keepalive\n\n"
@@ -42,7 +42,7 @@ class Answer:
     text: str = ""
     finish_reason: str | None = None
     report: Report | None = None
-    progress: Progress | None = None  # the newest that its head has told
+    progress: Report | None = None  # the newest that its head has told
     ids: list[int] = field(default_factory=list)
     prompt_ids: tuple[int, ...] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -101,16 +101,9 @@ class Answer:
         return {"hops": self.hops()}
 
     @property
-    def told_hops(self) -> tuple[HopReport, ...]:
-        """The last that was told of them."""
-        if self.report:
-            return self.report.all_hops
-        return self.progress.hops if self.progress else ()
-
-    @property
-    def told_steps(self) -> tuple[Step, ...]:
-        told = self.report or self.progress
-        return told.steps if told else ()
+    def last_told(self) -> Report | None:
+        """Of its route: the head's last word, or what it told before."""
+        return self.report or self.progress
 
     @property
     def unnamed_peers(self) -> set[str]:

@@ -15,13 +15,19 @@ logger = logging.getLogger(__name__)
 COMMAND_LINE = "command line"
 
 
-def record(request: HttpRequest | None, action: str, target: Model, reason: str = "", **details: Any) -> AuditEntry:
+def who(request: HttpRequest | None) -> str:
     """Without a request it was a command on the site's machine."""
+    user = getattr(request, "user", None)
+    return str(user) if user is not None and user.is_authenticated else COMMAND_LINE
+
+
+def record(request: HttpRequest | None, action: str, target: Model, reason: str = "", **details: Any) -> AuditEntry:
+    """`details`: of what changed, as JSON; never a secret."""
     user = getattr(request, "user", None)
     actor = user if user is not None and user.is_authenticated else None
     entry = AuditEntry.objects.create(
         actor=actor,
-        actor_name=str(actor) if actor else COMMAND_LINE,
+        actor_name=who(request)[:150],
         action=action[:60],
         kind=str(target._meta.verbose_name)[:60],
         object_id=str(target.pk or "")[:64],

@@ -22,7 +22,7 @@ from django.urls import Resolver404, path, resolve
 
 from tracker.dashboard.pages import Ask, Page
 from tracker.dashboard.visitors import visitor_of
-from tracker.dashboard.watchers import BAD_LOGIN, BAD_REQUEST, FORBIDDEN, NOT_FOUND, Refused, Watcher
+from tracker.dashboard.watchers import BAD_LOGIN, BAD_REQUEST, FORBIDDEN, Refused, Watcher
 from tracker.dashboard.watching import in_own_thread, watching
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def page_of(wanted: str) -> tuple[Page, QueryDict, dict[str, Any]]:
         match = resolve(path)
         page, params = match.func.page, QueryDict(query)  # type: ignore[attr-defined]
     except (Resolver404, AttributeError, SuspiciousOperation):
-        raise Refused(NOT_FOUND, "no live page has this address") from None
+        raise Refused(BAD_REQUEST, "no live page has this address") from None
     return page, params, match.kwargs
 
 

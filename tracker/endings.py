@@ -34,8 +34,8 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
             if session.pk == chat.session_pk:
                 usage.count_end(session, end)
         ChatSession.objects.filter(pk=chat.session_pk).update(**end)
-    if answer.told_steps:
-        progress.write_steps([(chat.session_pk, answer.told_steps)])
+    if answer.last_told and answer.last_told.steps:
+        progress.write_steps([(chat.session_pk, answer.last_told.steps)])
     with transaction.atomic():
         hops = reports.write(chat.session_pk, answer)
         contributions.count(hops, answer, now)

@@ -2,7 +2,7 @@
 
 : keepalive                                                         each second in which nothing else comes
 data: {"choices": [{delta | text, finish_reason}],
-       "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?, "calls"?, "progress"?: {"hops", "steps"}}}
+       "meshnet": {"ids", "position", "prompt_ids"?, "logprobs"?, "calls"?, "progress"?: {"hops", …}}}
                                                                   "calls": the markup that tool calls in the text have
                                                                   "progress": as at the end, at most each second
 data: {"meshnet": {"done": true, "usage": {…}, "hops": [{…}],
@@ -21,7 +21,7 @@ from typing import Any
 
 from tracker import logprobs
 from tracker.calls import Markup
-from tracker.hopreports import WRONG, Progress, Report, read_progress, read_report, text, whole
+from tracker.hopreports import WRONG, Report, read_report, text, whole
 from tracker.logprobs import TokenLogprobs
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024  # the first carries the prompt's ids
@@ -47,7 +47,7 @@ class Delta:
     prompt_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprobs, ...] = ()
     calls: Markup | None = None
-    progress: Progress | None = None
+    progress: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _delta(choice: dict[str, Any], own: dict[str, Any]) -> Delta:
     at = None if position is None else whole(position)
     ids, told = _ids(own.get("ids", [])), logprobs.read(own.get("logprobs", []))
     calls = Markup.read(own["calls"]) if own.get("calls") is not None else None
-    progress = read_progress(own["progress"]) if own.get("progress") is not None else None
+    progress = read_report(own["progress"]) if own.get("progress") is not None else None
     return Delta(text(said.get("content") or ""), said.get("role"), reason, ids, at, prompt_ids, told, calls, progress)
 
 

@@ -49,15 +49,9 @@ class FailoverReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """How it goes, told now and then while the session runs."""
-
-    hops: tuple[HopReport, ...]
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
+    """The last word on a session, or how it goes while it runs."""
+
     prompt_tokens: int | None
     completion_tokens: int | None
     hops: tuple[HopReport, ...] = ()
@@ -84,10 +78,6 @@ def read_report(own: dict[str, Any]) -> Report:
         _hops(own.get("left"), MAX_LEFT),
         _steps(own.get("steps")),
     )
-
-
-def read_progress(told: dict[str, Any]) -> Progress:
-    return Progress(_hops(told.get("hops"), MAX_HOPS), _steps(told.get("steps")))
 
 
 def _hops(told: list[dict[str, Any]] | None, most: int) -> tuple[HopReport, ...]:

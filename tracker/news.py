@@ -30,10 +30,18 @@ class Running:
     ttft_ms: float | None = None
     cancelled_by: str = ""  # who wants it to end
     written: progress.Known | None = None  # of it, so far
+    all_written: float = 0.0  # when that was all that was known, in seconds since 1970
 
     @property
     def is_cancelled(self) -> bool:
         return bool(self.cancelled_by)
+
+    def known(self) -> progress.Known | None:
+        """None before its head has told anything."""
+        answer = self.answer
+        if answer is None or not answer.prompt_ids:
+            return None
+        return progress.Known(len(answer.prompt_ids), len(answer.ids), self.ttft_ms, answer.progress)
 
 
 _running: dict[int, Running] = {}  # by the keys of their rows
@@ -62,10 +70,13 @@ def give(now: datetime) -> int:
         for session_pk, cancelled_by in alive.items():
             here[session_pk].cancelled_by = cancelled_by
         given = ChatSession.objects.filter(pk__in=alive).update(last_news=now)
-        news = {pk: (here[pk], known) for pk in alive if (known := _known(here[pk])) and known != here[pk].written}
-        written = progress.write({pk: known for pk, (_, known) in news.items()})
-    for pk in written:
-        news[pk][0].written = news[pk][1]
+        in_turn = sorted(alive, key=lambda pk: here[pk].all_written)
+        known = {pk: one for pk in in_turn if (one := here[pk].known()) and one != here[pk].written}
+        written = progress.write({pk: (one, here[pk].written) for pk, one in known.items()})
+    for pk, one in written.items():
+        if one == known[pk]:
+            here[pk].all_written = now.timestamp()
+        here[pk].written = one
     return given
 
 
@@ -73,13 +84,6 @@ def _lock(session_pks: Collection[int], now: datetime) -> dict[int, str]:
     """Those that nobody has ended, and who wants them to end. Locked: no figure is written after the last."""
     running = ChatSession.objects.filter(pk__in=session_pks, state=ChatSession.State.RUNNING, deadline__gt=now - GRACE)
     return dict(running.select_for_update().order_by("pk").values_list("pk", "cancelled_by"))
-
-
-def _known(running: Running) -> progress.Known | None:
-    answer = running.answer
-    if answer is None or not answer.prompt_ids:
-        return None
-    return progress.Known(len(answer.prompt_ids), len(answer.ids), running.ttft_ms, answer.progress)
 
 
 giver = Repeated("news of running sessions", lambda: give(timezone.now()))

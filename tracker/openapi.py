@@ -38,11 +38,37 @@ _HEADERS = {
     "x-request-id": {"description": "names the request in the site's log", "schema": TEXT},
     "Server-Timing": {"description": "milliseconds up to the first byte", "schema": TEXT},
 }
+# Of a key with limits, in what its requests are answered; of a key without none of them come.
+_LIMITS = {
+    f"x-ratelimit-{what}-{counts}": {"description": f"{counts}: {words}", "schema": schema}
+    for counts in ("requests", "tokens")
+    for what, words, schema in (
+        ("limit", "what the key may ask", {"type": "integer"}),
+        ("remaining", "what is left of it", {"type": "integer"}),
+        ("reset", "when all of it is there again, like 1m0s", TEXT),
+    )
+}
+_RETRY = {"Retry-After": {"description": "seconds after which to ask again", "schema": {"type": "integer"}}}
+_HEADERS_OF = {
+    "401": {"WWW-Authenticate": {"description": "Bearer", "schema": TEXT}},
+    "405": {"Allow": {"description": "the method that the path wants", "schema": TEXT}},
+    "429": _RETRY,
+    "503": _RETRY,
+}
 _CODES_OF_ALL = ("invalid_api_key", "method_not_allowed", "rate_limit_exceeded", "internal_error")
 _CODES_OF_ANSWERS = (
     *(code for code, meaning in CODES.items() if meaning.status == 400),
     "cancelled",
-    *("model_not_found", "too_large", "node_failed", "resume_mismatch", "no_route", "busy", "draining"),
+    *(
+        "model_not_found",
+        "model_refused",
+        "too_large",
+        "node_failed",
+        "resume_mismatch",
+        "no_route",
+        "busy",
+        "draining",
+    ),
     "deadline_exceeded",
 )
 
@@ -94,15 +120,22 @@ def _asking(summary: str, request: str, answer: str) -> dict[str, Any]:
     stream = {"schema": {"description": words, "x-chunk": ref(f"{answer}Chunk")}}
     content = _json(answer) | {"text/event-stream": stream}
     body = {"required": True, "content": _json(request)}
-    return _operation(summary, content, *_CODES_OF_ANSWERS) | {"requestBody": body}
+    operation = _operation(summary, content, *_CODES_OF_ANSWERS)
+    for status in ("200", "429"):
+        operation["responses"][status]["headers"] |= _LIMITS
+    return operation | {"requestBody": body}
 
 
 def _operation(summary: str, content: Mapping[str, Any], *codes: str) -> dict[str, Any]:
     errors: dict[str, list[str]] = {}
     for code in (*_CODES_OF_ALL, *codes):
         errors.setdefault(str(CODES[code].status), []).append(f"`{code}`: {CODES[code].words}")
-    responses = {"200": {"description": "the answer", "headers": _HEADERS, "content": content}} | {
-        status: {"description": "; ".join(words), "headers": _HEADERS, "content": _json("Error")}
+    responses = {"200": {"description": "the answer", "headers": dict(_HEADERS), "content": content}} | {
+        status: {
+            "description": "; ".join(words),
+            "headers": _HEADERS | _HEADERS_OF.get(status, {}),
+            "content": _json("Error"),
+        }
         for status, words in sorted(errors.items())
     }
     return {"summary": summary, "responses": responses}

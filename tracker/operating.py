@@ -1,11 +1,11 @@
-"""What operators do with nodes, from whatever page: to whom it was done, to whom not and why, all written down.
+"""What operators do with nodes and sessions, from whatever page: to whom, to whom not and why, all written down.
 
-Each action takes many nodes. Its request says who acts; without one it was a command on the site's machine.
+Each action takes many rows. Its request says who acts; without one it was a command on the site's machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,9 +18,10 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from relay.auth import forget
-from tracker import accusations, audit, bans
-from tracker.models import Node
+from tracker import accusations, audit, bans, cancelling
+from tracker.models import ChatSession, Node
 
+MAX_NAMES = 20  # in one sentence
 Nodes = QuerySet[Node]
 Details = dict[str, Any]  # of the change, for the audit log
 Change = Callable[[Node], Details | None]
@@ -38,7 +39,13 @@ class Done:
     refused: tuple[str, ...] = ()  # sentences: to whom it wasn't done, and why
 
     def __str__(self) -> str:
-        return f"{self.did}: {', '.join(self.names)}. {self.then}" if self.names else ""
+        return f"{self.did}: {shortened(self.names)}. {self.then}" if self.names else ""
+
+
+def shortened(names: Sequence[str]) -> str:
+    """As many of them as can be read."""
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def approve(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
@@ -75,7 +82,7 @@ def ban(request: HttpRequest | None, nodes: Nodes, reason: str, lasts: timedelta
 
 
 def lift_ban(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "They come back by themselves, within ten minutes."
+    then = "They come back by themselves, within a minute or so."
     return _each(request, "lift ban", nodes, reason, _lift_ban, "No longer banned", then)
 
 
@@ -99,6 +106,21 @@ ACTIONS: dict[str, Callable[[HttpRequest | None, Nodes, str], Done]] = {  # by n
     "rotate_key": rotate_key,
     "revoke": revoke,
 }
+
+
+def cancel(request: HttpRequest | None, sessions: QuerySet[ChatSession], reason: str = "") -> Done:
+    """Those that run; each ends when the process that runs it hears of it, within seconds."""
+    chosen = list(sessions.order_by().values_list("pk", flat=True))
+    rows = {str(row): row for row in ChatSession.objects.running(timezone.now()).filter(pk__in=chosen)}
+    names = cancelling.cancel(ChatSession.objects.filter(pk__in=chosen), audit.who(request))
+    for name in names:
+        if name in rows:
+            audit.record(request, "cancel", rows[name], reason)
+    left = len(chosen) - len(names)
+    were = ["1 session had ended, or was about to, already."] if left == 1 else []
+    if left > 1:
+        were = [f"{left} sessions had ended, or were about to, already."]
+    return Done("Cancelled", tuple(names), "Each ends within seconds; its client is told.", tuple(were))
 
 
 def _each(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from tracker.answers import Answer
-from tracker.hopreports import PERCENTILES, HopReport
+from tracker.hopreports import PERCENTILES, FailoverReport, HopReport, Report
 from tracker.models import Failover, Node, SessionHop
 
 PATHS, KEPT = frozenset(SessionHop.Path.values), frozenset(Failover.Kept.values)
@@ -19,33 +19,46 @@ def write(session_pk: int, answer: Answer) -> list[SessionHop]:
     No hop is said to have worked more tokens than the prompt and the answer have."""
     of_session = SessionHop.objects.filter(session=session_pk).order_by("epoch", "position")
     hops = list(of_session.select_related("node__joined_with"))
-    report, last_epoch = answer.report, max((hop.epoch for hop in hops), default=0)
+    if answer.last_told is None:
+        return hops
+    for hop, told in fill(hops, answer.last_told):
+        if answer.report and told.tokens is not None:
+            hop.tokens = min(told.tokens, answer.total_tokens)
+        SessionHop.objects.filter(pk=hop.pk).update(**{name: getattr(hop, name) for name in ("tokens", *FIGURES)})
+    write_failovers(session_pk, answer.last_told.failovers)
+    return hops
+
+
+def fill(hops: Collection[SessionHop], report: Report) -> list[tuple[SessionHop, HopReport]]:
+    """Gives rows of one session their FIGURES; those that the head has told of, and what it told."""
+    last_epoch = max((hop.epoch for hop in hops), default=0)
     rows = {(hop.epoch, hop.node.peer_id, hop.start_layer, hop.end_layer): hop for hop in hops if hop.node}
-    for told in answer.told_hops:
+    filled = []
+    for told in report.all_hops:
         epoch = last_epoch if told.epoch is None else told.epoch
         hop = rows.get((epoch, told.peer_id, told.start_layer, told.end_layer))
         if hop:
-            fill(hop, told)
-            if report and told.tokens is not None:
-                hop.tokens = min(told.tokens, answer.total_tokens)
-            SessionHop.objects.filter(pk=hop.pk).update(**{name: getattr(hop, name) for name in ("tokens", *FIGURES)})
-    for failover in report.failovers if report else ():
+            _fill(hop, told)
+            filled.append((hop, told))
+    return filled
+
+
+def _fill(hop: SessionHop, told: HopReport) -> None:
+    hop.path = told.path if told.path in PATHS else ""
+    hop.steps, hop.ms_total = told.steps, told.ms_total
+    hop.compute_ms, hop.queue_ms = told.compute_ms, told.queue_ms
+    for name in PERCENTILES:
+        setattr(hop, name, told.percentiles.get(name))
+
+
+def write_failovers(session_pk: int, failovers: Iterable[FailoverReport]) -> None:
+    for failover in failovers:
         Failover.objects.filter(session=session_pk, epoch=failover.epoch).update(
             kept=failover.kept if failover.kept in KEPT else "",
             resume_ms=failover.resume_ms,
             replayed_tokens=failover.replayed_tokens,
             replay_compute_ms=failover.replay_compute_ms,
         )
-    return hops
-
-
-def fill(hop: SessionHop, told: HopReport) -> None:
-    """Its FIGURES."""
-    hop.path = told.path if told.path in PATHS else ""
-    hop.steps, hop.ms_total = told.steps, told.ms_total
-    hop.compute_ms, hop.queue_ms = told.compute_ms, told.queue_ms
-    for name in PERCENTILES:
-        setattr(hop, name, told.percentiles.get(name))
 
 
 def names_of(peer_ids: Collection[str]) -> dict[str, str]:

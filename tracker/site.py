@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, URLResolver, path, reverse
+from django.utils import timezone
 
 from tracker.forms import LoginForm
 from tracker.groups import is_let_in
@@ -35,6 +36,15 @@ class MeshnetSite(admin.AdminSite):
         tables = super().get_app_list(request, app_label)
         may_see = not app_label and self.has_permission(request) and request.user.has_perm("tracker.view_node")
         return [self._relay(), *tables] if may_see else tables
+
+    def index(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
+        """With the way to the first answer, until one has been given."""
+        from tracker import joining  # here: models can't be loaded before this site is
+
+        left: Any = ()
+        if request.user.has_perm("tracker.add_jointoken"):
+            left = joining.steps_left(timezone.now(), makes_keys=request.user.has_perm("tracker.add_apikey"))
+        return super().index(request, {"steps": left} | (extra_context or {}))
 
     def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """Of one's own."""

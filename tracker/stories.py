@@ -9,6 +9,7 @@ from django.db.models import QuerySet
 
 from relay import presence
 from tracker import epochs
+from tracker.hopreports import PERCENTILES
 from tracker.models import ChatSession, Failover, LanguageModel, Node, SessionHop
 from tracker.words import layers_in_words
 
@@ -22,10 +23,11 @@ def sessions_with_hops() -> QuerySet[ChatSession]:
 
 
 def whole_story(session: ChatSession, now: datetime) -> dict[str, Any]:
-    """With the other choices of its answer."""
+    """With the other choices of its answer, and its last steps."""
     choices = ChatSession.objects.filter(completion_id=session.completion_id).order_by("choice")
     told = [{"choice": one.choice, "session": one.short_id, "state": one.state_at(now)} for one in choices]
-    return session_story(session, now) | {"choices": told}
+    steps = getattr(session, "last_steps", None)
+    return session_story(session, now) | {"choices": told, "last_steps": steps.steps if steps else []}
 
 
 def session_story(session: ChatSession, now: datetime) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def hop_story(session: ChatSession, hop: SessionHop) -> dict[str, Any]:
         "ms_total": hop.ms_total,
         "compute_ms": hop.compute_ms,
         "queue_ms": hop.queue_ms,
-    }
+    } | {name: getattr(hop, name) for name in PERCENTILES}
 
 
 def failover_story(session: ChatSession, failover: Failover, routes: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:

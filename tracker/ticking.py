@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from tracker import usage
-from tracker.models import ChatSession, Lease
+from tracker.models import AuditEntry, ChatSession, Lease
 from tracker.models.sessions import LOST_AFTER
 from tracker.rebalancing import Rebalancer
 from tracker.repeated import Repeated
@@ -68,6 +68,13 @@ def prune(now: datetime) -> int:
     return len(pks)
 
 
+def forget_actions(now: datetime) -> int:
+    """Deletes what operators did over AUDIT_KEEP_DAYS ago, some at a time: the only thing that deletes it."""
+    old = AuditEntry.objects.filter(at__lt=now - timedelta(days=settings.AUDIT_KEEP_DAYS)).order_by()
+    pks = list(old.values_list("pk", flat=True)[:MAX_AT_ONCE])
+    return AuditEntry.objects.filter(pk__in=pks).delete()[0] if pks else 0
+
+
 def forget_logins(now: datetime) -> int:
     """Deletes logins of the site's pages that have expired."""
     expired = Login.objects.filter(expire_date__lt=now)
@@ -80,16 +87,18 @@ class Done:
 
     ended: int
     deleted: int
-    forgotten: int
+    forgotten: int  # logins
+    actions: int = 0  # of operators
 
     def __str__(self) -> str:
         ended, deleted = counted(self.ended, "lost session"), counted(self.deleted, "old session")
-        return f"Ended {ended}, deleted {deleted} and {counted(self.forgotten, 'expired login')}."
+        logins, actions = counted(self.forgotten, "expired login"), counted(self.actions, "old row")
+        return f"Ended {ended}, deleted {deleted}, {logins} and {actions} of the audit log."
 
 
 def tick(now: datetime, *, may_end: bool = True) -> Done:
     """One pass over all of it."""
-    done = Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now))
+    done = Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now), forget_actions(now))
     rebalancer.look(now)  # last: it is the most that may fail
     return done
 

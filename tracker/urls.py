@@ -1,18 +1,32 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
-from tracker.dashboard import answering, firststeps, node_detail, node_list, overview, placement, topology, what_if
+from tracker.dashboard import (
+    answering,
+    firststeps,
+    node_actions,
+    node_detail,
+    node_list,
+    overview,
+    placement,
+    session_detail,
+    session_list,
+    topology,
+    what_if,
+)
 from tracker.dashboard import chat as chat_page
 from tracker.forms import SiteLoginForm
-from tracker.views import chat, documents, metrics, models, nodes, pages, sessions, usage
+from tracker.views import chat, documents, metrics, models, nodes, session_stories, sessions, usage
 
 urlpatterns = [
     path("", overview.page.view, name=overview.page.name),
     path("topology", topology.page.view, name=topology.page.name),
     path("nodes", node_list.page.view, name=node_list.page.name),
     path("nodes/<int:pk>", node_detail.page.view, name=node_detail.page.name),
+    path("nodes/<int:pk>/ban", node_actions.ban, name="node-ban"),
+    path("nodes/<int:pk>/<slug:name>", node_actions.act, name="node-act"),
+    path("sessions", session_list.page.view, name=session_list.page.name),
     path("first-join-token", firststeps.first_join_token, name="first-join-token"),
-    path("sessions", pages.session_list, name="session-list"),
     path("chat", chat_page.page.view, name=chat_page.page.name),
     path("chat/answer", answering.chat_answer, name="chat-answer"),
     path("chat/<slug:completion_id>/route", chat_page.route, name="chat-route"),
@@ -23,11 +37,12 @@ urlpatterns = [
     path("moves/<int:pk>/drop", placement.drop, name="move-drop"),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),
-    path("sessions.json", pages.session_list_json, name="session-list-json"),
-    path("sessions/<slug:completion_id>", pages.session_detail, name="session-detail"),
-    path("sessions/<slug:completion_id>.json", pages.session_detail_json, name="session-detail-json"),
-    path("sessions/<slug:completion_id>/<int:choice>", pages.session_detail, name="session-detail"),
-    path("sessions/<slug:completion_id>/<int:choice>.json", pages.session_detail_json, name="session-detail-json"),
+    path("sessions.json", session_stories.listed, name="session-list-json"),
+    path("sessions/<slug:completion_id>", session_detail.page.view, name=session_detail.page.name),
+    path("sessions/<slug:completion_id>.json", session_stories.one, name="session-detail-json"),
+    path("sessions/<slug:completion_id>/<int:choice>", session_detail.page.view, name=session_detail.page.name),
+    path("sessions/<slug:completion_id>/<int:choice>/cancel", session_detail.cancel, name="session-cancel"),
+    path("sessions/<slug:completion_id>/<int:choice>.json", session_stories.one, name="session-detail-json"),
     path("metrics", metrics.metrics),
     path("docs", documents.documentation, name="documentation"),
     path("api/nodes/register", nodes.register),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.lab import people
 from tests.lab.services import find
@@ -14,6 +14,9 @@ from tests.lab.site import Site
 from tests.nodes.models import make_tiny_llama
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
+expect.set_options(timeout=30_000)
+
+expect.set_options(timeout=20_000)  # ms; for machines that have much else to do
 
 
 @pytest.fixture(scope="module")

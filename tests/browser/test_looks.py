@@ -20,6 +20,11 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "login": ("", "/login"),
     "api": ("", "/docs"),
     "overview": ("operator", "/"),
+    "topology": ("viewer", "/topology"),
+    "nodes": ("operator", "/nodes"),
+    "node": ("operator", "/nodes/{node}"),
+    "sessions": ("viewer", "/sessions"),
+    "session": ("operator", "/sessions/{session}"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),
@@ -71,7 +76,7 @@ def chat(page: Page) -> None:
     page.get_by_text("Settings").click()
     page.get_by_label("Your message").fill("What do you think of <b>layers</b>?")
     page.keyboard.press("Enter")
-    expect(page.locator("#route [data-running=no]")).to_be_visible(timeout=30_000)
+    expect(page.locator("#route [data-running=no]")).to_be_visible()
 
 
 def keep(page: Page, name: str) -> None:

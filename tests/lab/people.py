@@ -57,7 +57,7 @@ class Window:
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
         )
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(30_000)
         if cookie:
             context.add_cookies([{"name": "sessionid", "value": cookie, "url": site.url}])
         return cls(site, context)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nodes import timings
 from nodes.boundaries import Budget
 from nodes.deadline import Deadline
 from nodes.engine import EngineError
@@ -133,6 +134,17 @@ def test_a_chat_that_loses_its_tail_says_what_it_would_have_said(chats: Chats) -
     assert "left" not in undisturbed.summary
     assert told.error is None
     until_free(chats.head, chats.spare)
+
+
+def test_those_who_look_on_hear_what_it_went_on_without(chats: Chats, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timings, "TELL_S", 0.0)
+    lose_tail(chats)
+    told = chats.tell()
+
+    progress = told.content[-1]["meshnet"]["progress"]
+    assert progress["failovers"] == told.summary["failovers"]
+    assert [hop["peer_id"] for hop in progress["left"]] == [chats.tail.peer_id]
+    assert {step["epoch"] for step in progress["steps"]} == {0, 1}
 
 
 def test_a_node_that_is_gone_is_told_of_with_every_cause(chats: Chats) -> None:

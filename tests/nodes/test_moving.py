@@ -108,7 +108,7 @@ def test_a_session_that_it_still_holds_is_waited_for(
     hold_a_session(running)
     site.chosen, site.says["place"] = (2, 6), ELSEWHERE
     num_heard = len(heartbeats(site))
-    site.tracker.wait_for("heartbeat", num_heard + 4)
+    site.tracker.wait_for("heartbeat", num_heard + 2)
     assert len(registrations(site)) == 1
 
     site.says["closed"] = {SESSION: 1}

@@ -135,7 +135,7 @@ async def test_behind_a_proxy_the_public_address_is_the_sites(settings: Settings
 
 @pytest.mark.parametrize("path", ["/docs", "/nowhere", "/v1/models", "/admin/", "/%00", "/?" + "a&" * 1500])
 async def test_what_is_no_live_page_cannot_be_watched(path: str) -> None:
-    assert await refused(await sync_to_async(client_of)("superuser"), path) == (4404, "no live page has this address")
+    assert await refused(await sync_to_async(client_of)("superuser"), path) == (4400, "no live page has this address")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from django.test import Client
 from jsonschema import Draft202012Validator
 
 from tests.tracker import test_api_page as page
-from tracker import openapi
+from tracker import limits, openapi
 from tracker.errors import CODES
+from tracker.limits import REQUESTS_PER_MINUTE, TOKENS_PER_DAY, Standing
 from tracker.openapi import document
 
 DOCUMENT = document("https://mesh.example.org")
@@ -68,7 +69,19 @@ def test_every_operation_names_its_errors_and_headers() -> None:
     assert {code for code in CODES if f"`{code}`" not in told} == {"unknown_url"}
     for operation in OPERATIONS:
         for response in operation["responses"].values():
-            assert set(response["headers"]) == {"x-request-id", "Server-Timing"}
+            assert {"x-request-id", "Server-Timing"} <= set(response["headers"])
+
+
+def test_what_a_key_with_limits_is_told_stands_where_it_is_told() -> None:
+    standings = [Standing(limit, 10, 1, 5.0) for limit in (REQUESTS_PER_MINUTE, TOKENS_PER_DAY)]
+    told = set(limits.headers(standings))
+    assert len(told) == 6
+    for operation in OPERATIONS:
+        of_status = {status: set(response["headers"]) for status, response in operation["responses"].items()}
+        asks = "requestBody" in operation
+        assert (told <= of_status["200"], told <= of_status["429"]) == (asks, asks)
+        assert "Retry-After" in of_status["429"]
+        assert "Allow" in of_status["405"]
 
 
 @pytest.mark.parametrize("name", ["ChatCompletionChunk", "CompletionChunk"])

@@ -14,8 +14,8 @@ from tracker import endings, news, progress
 from tracker.chats import Chat
 from tracker.endings import Outcome
 from tracker.events import Delta
-from tracker.hopreports import HopReport, Progress, Report
-from tracker.models import ChatSession, Node, SessionHop, SessionSteps
+from tracker.hopreports import FailoverReport, HopReport, Report
+from tracker.models import ChatSession, Failover, Node, SessionHop, SessionSteps
 
 STEP = {"step": 3, "epoch": 0, "position": 9, "tokens": 1, "at_ms": 12.5, "hops": [[1.5, 0, 0.25], [2, 3, 0]]}
 pytestmark = pytest.mark.usefixtures("ticket_key")
@@ -37,11 +37,18 @@ def told(nodes: list[Node], steps: int = 3, **fields: Any) -> tuple[HopReport, .
     )
 
 
-def goes_on(chat: Chat, nodes: list[Node], number: int = 0) -> None:
+def goes_on(
+    chat: Chat,
+    nodes: list[Node],
+    number: int = 0,
+    failovers: tuple[FailoverReport, ...] = (),
+    left: tuple[HopReport, ...] = (),
+) -> None:
     """Its head says one more token, and how it goes."""
     news.of(chat.session_pk).answer = chat.answer
     steps = (STEP | {"step": number},)
-    chat.answer.add(Delta("a", ids=(number,), prompt_ids=(1, 2), progress=Progress(told(nodes, number), steps)))
+    progress = Report(None, None, told(nodes, number), failovers, left, steps)
+    chat.answer.add(Delta("a", ids=(number,), prompt_ids=(1, 2), progress=progress))
 
 
 def test_who_looks_on_sees_a_running_sessions_hops_and_last_steps(nodes: list[Node]) -> None:
@@ -70,14 +77,17 @@ def test_many_sessions_take_as_many_statements_as_one(
     assert SessionSteps.objects.count() == 5
 
 
-def test_of_too_many_at_once_the_others_have_their_turn(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_at_once_each_has_its_turn_and_all_tell_their_tokens(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "MAX_AT_ONCE", 2)
-    for number in range(5):
-        goes_on(begin_chat(), nodes, number)
-    written = []
-    for _ in range(4):
-        news.give(timezone.now())
+    chats, now, written = [begin_chat() for _ in range(5)], timezone.now(), []
+    for number in range(4):
+        for chat in chats:
+            goes_on(chat, nodes, number)
+        news.give(now + timedelta(seconds=number))
         written.append(SessionSteps.objects.count())
+        assert {session.completion_tokens for session in ChatSession.objects.all()} == {number + 1}
     assert written == [2, 4, 5, 5]
 
 
@@ -90,6 +100,34 @@ def test_figures_of_a_route_that_is_left_arent_those_of_the_next(nodes: list[Nod
         hop.save()
     news.give(timezone.now())
     assert [hop.steps for hop in SessionHop.objects.all()] == [None] * 4
+
+
+def test_what_a_running_session_went_on_without_is_told_too(
+    nodes: list[Node], make_node: MakeNode, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    chat = begin_chat()
+    spare = make_node("spare", 6, 12)
+    ChatSession.objects.update(epoch=1)
+    for position, (node, start, end) in enumerate([(nodes[0], 0, 6), (spare, 6, 12)]):
+        hop = {"position": position, "node": node, "node_name": node.name, "start_layer": start, "end_layer": end}
+        SessionHop.objects.create(session_id=chat.session_pk, epoch=1, **hop)
+    lost = {"kind": "hop", "node_name": "tail", "start_layer": 6, "end_layer": 12, "code": "x", "at": timezone.now()}
+    Failover.objects.create(session_id=chat.session_pk, epoch=1, **lost)
+    [_, left] = told(nodes, 2, epoch=0)
+    mended = FailoverReport(1, "tokens", 9, 40.5, 3.0)
+    goes_on(chat, [nodes[0], spare], 5, (mended,), (left,))
+    news.give(timezone.now())
+    assert [(hop.epoch, hop.node_name, hop.steps) for hop in SessionHop.objects.all()] == [
+        (0, "head", None),
+        (0, "tail", 2),
+        (1, "head", 5),
+        (1, "spare", 5),
+    ]
+    failover = Failover.objects.get()
+    assert (failover.resume_ms, failover.kept, failover.replayed_tokens) == (40.5, "tokens", 9)
+    goes_on(chat, [nodes[0], spare], 6, (mended,), (left,))
+    with django_assert_num_queries(8):  # what is written already isn't written again
+        news.give(timezone.now())
 
 
 def test_at_the_end_its_last_words_stand(nodes: list[Node]) -> None:

@@ -10,8 +10,8 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from tests.tracker.conftest import MakeNode
-from tracker import ticking
-from tracker.models import ChatSession, Failover, LanguageModel, Lease, SessionHop
+from tracker import audit, ticking
+from tracker.models import AuditEntry, ChatSession, Failover, LanguageModel, Lease, SessionHop
 from tracker.models.sessions import LOST_AFTER
 from tracker.ticking import GRACE, LEASE, PERIOD_S, Watch
 
@@ -68,6 +68,20 @@ def test_of_many_old_records_some_go_at_a_time(begin: Begin, monkeypatch: pytest
     assert [ticking.prune(NOW) for _ in range(3)] == [2, 1, 0]
 
 
+def test_what_operators_did_is_forgotten_after_its_time(
+    make_node: MakeNode, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.AUDIT_KEEP_DAYS = 2
+    monkeypatch.setattr(ticking, "MAX_AT_ONCE", 2)
+    node = make_node("a")
+    for _ in range(4):
+        audit.record(None, "pause", node)
+    kept = AuditEntry.objects.latest("pk")
+    AuditEntry.objects.exclude(pk=kept.pk).update(at=NOW - timedelta(days=2, seconds=1))
+    assert [ticking.forget_actions(NOW) for _ in range(3)] == [2, 1, 0]
+    assert list(AuditEntry.objects.all()) == [kept]
+
+
 def test_expired_logins_are_forgotten() -> None:
     for number, expires in enumerate((NOW - timedelta(seconds=1), NOW + timedelta(seconds=1))):
         Login.objects.create(session_key=str(number), session_data="", expire_date=expires)
@@ -109,7 +123,10 @@ def test_the_command_does_one_pass_whoever_holds_the_lease_and_says_what_it_did(
     Lease.take("tick", "another", timezone.now(), LEASE)
     call_command("tick", "--once")
     assert states() == ["failed"]
-    assert capsys.readouterr().out == "Ended 1 lost session, deleted 0 old sessions and 0 expired logins.\n"
+    assert (
+        capsys.readouterr().out
+        == "Ended 1 lost session, deleted 0 old sessions, 0 expired logins and 0 old rows of the audit log.\n"
+    )
 
 
 @pytest.mark.parametrize(("num_lost", "words"), [(1, "1 session was lost with"), (2, "2 sessions were lost with")])

@@ -21,6 +21,14 @@ class UsageAdmin(ReadOnly, ModelAdmin):
     list_display_links = None
     search_fields = ("api_key__label", "api_key__key_id", "model_name")
     date_hierarchy = "day"
+    help_texts = {
+        "api_key": "That it was asked with. Empty: where none is required, or from the chat page.",
+        "day": "Of UTC.",
+        "model_name": "That was asked.",
+        "requests": "That ended on this day, well or not.",
+        "prompt_tokens": "Of all these requests together.",
+        "completion_tokens": "Of all these requests together.",
+    }
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """With the sums of all that is listed, on all of its pages."""
@@ -42,6 +50,14 @@ class ContributionAdmin(ReadOnly, ModelAdmin):
     date_hierarchy = "day"
     search_fields = ("node_name", "owner_label", "model_name")
     list_per_page = 100
+    help_texts = {
+        "node": "That served. Empty: it was deleted.",
+        "owner": "The join token that it was enrolled with. Empty: it was deleted.",
+        "day": "Of UTC.",
+        "model_name": "That was served.",
+        "sessions": "That it had a part in.",
+        "tokens": "Of prompts and answers that went through it.",
+    }
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         page = super().changelist_view(request, extra_context)

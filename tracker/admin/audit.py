@@ -25,6 +25,7 @@ class AuditEntryAdmin(ReadOnly, ModelAdmin):
     help_texts = {
         "at": "When, UTC.",
         "object_id": "Its number in the table of its kind.",
+        "reason": "As whoever did it said.",
         "changes": "What changed: the new value, or the former one and the new one.",
         "address": "The address that the request came from. Empty: the site's own machine.",
     }

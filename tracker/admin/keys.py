@@ -6,13 +6,15 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib import admin
-from django.db.models import Field, QuerySet
+from django.db.models import F, Field, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 from django.forms import Field as FormField
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
+from django.utils.text import capfirst
 
-from tracker import audit, tallies, usage
+from tracker import audit, joining, tallies, usage
 from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline, reason_of
 from tracker.limits import LIMITS
 from tracker.models import ApiKey, JoinToken, Usage
@@ -30,6 +32,10 @@ class CredentialAdmin(ModelAdmin):
     search_fields = ("label", "key_id")
     actions = ("revoke",)
     readonly_fields = ("key_id", "created", "last_used")
+    help_texts: ClassVar[dict[str, str]] = {
+        "created": "When it was made.",
+        "last_used": "When it was last shown here.",
+    }
 
     def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:
         if not change:
@@ -39,16 +45,21 @@ class CredentialAdmin(ModelAdmin):
     def response_add(
         self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
     ) -> HttpResponse:
+        secret = row.new_credential.text if row.new_credential else ""
         context = self.admin_site.each_context(request) | {
-            "title": f"{row._meta.verbose_name} made",
+            "title": capfirst(f"{row._meta.verbose_name} made"),
             "opts": self.opts,
             "row": row,
-            "secret": row.new_credential.text if row.new_credential else "",
-            "public_url": settings.PUBLIC_URL,
+            "secret": secret,
+            "line": self.line_with(secret),
         }
         answer = TemplateResponse(request, "admin/tracker/secret_once.html", context)
         answer["Cache-Control"] = "no-store"
         return answer
+
+    def line_with(self, secret: str) -> str:
+        """How it is used, to be copied."""
+        raise NotImplementedError
 
     @admin.action(description="Revoke selected ones", permissions=["change"])
     def revoke(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
@@ -68,6 +79,9 @@ class JoinTokenAdmin(CredentialAdmin):
     list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
     list_filter = ("revoked", "needs_approval")
     fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
+
+    def line_with(self, secret: str) -> str:
+        return joining.runnode_line(secret)
 
     @admin.display(description="state")
     def state(self, token: JoinToken) -> str:
@@ -101,12 +115,28 @@ class ApiKeyAdmin(CredentialAdmin):
     )
     filter_horizontal = ("allowed_models",)
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """With what each has used today: joined instead, a filter by models would count it several times."""
+        of_today = Usage.objects.filter(api_key=OuterRef("pk"), day=tallies.day_of(timezone.now()))
+
+        def summed(number: Any) -> Any:
+            sums = of_today.order_by().values("api_key").annotate(total=Sum(number)).values("total")
+            return Coalesce(Subquery(sums), 0)
+
+        tokens = summed(F("prompt_tokens") + F("completion_tokens"))
+        keys: QuerySet[Any] = super().get_queryset(request)
+        keys = keys.annotate(requests_today=summed("requests"), tokens_today=tokens)
+        return keys
+
     def get_inlines(self, request: HttpRequest, key: ApiKey | None) -> list[Any]:
         return [UsageInline] if key else []
 
     def formfield_for_dbfield(self, db_field: Field[Any, Any], request: HttpRequest, **kwargs: Any) -> FormField | None:
         least = {"min_value": 1} if db_field.name in _LIMITS else {}
         return super().formfield_for_dbfield(db_field, request, **least, **kwargs)
+
+    def line_with(self, secret: str) -> str:
+        return f'curl {settings.PUBLIC_URL}/v1/models -H "Authorization: Bearer {secret}"'
 
     @admin.display(description="state")
     def state(self, key: ApiKey) -> str:
@@ -118,5 +148,5 @@ class ApiKeyAdmin(CredentialAdmin):
 
     @admin.display(description="used today (UTC)")
     def used_today(self, key: ApiKey) -> str:
-        today = usage.totals(key.usage.filter(day=tallies.day_of(timezone.now())))
-        return f"{counted(today['requests'], 'request')}, {counted(today['total_tokens'], 'token')}"
+        told: Any = key  # with what get_queryset adds
+        return f"{counted(told.requests_today, 'request')}, {counted(told.tokens_today, 'token')}"

@@ -8,9 +8,12 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 
-from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline
+from tracker import operating
+from tracker.admin.parts import ModelAdmin, ReadOnly, TabularInline, reason_of
+from tracker.groups import CANCEL
 from tracker.models import ChatSession, Failover, SessionHop
 from tracker.words import layers_in_words
 
@@ -28,6 +31,7 @@ class SessionHopInline(ReadOnly, TabularInline):
         "ms_per_token",
         "compute_ms",
         "queue_ms",
+        *("compute_p50_ms", "compute_p95_ms", "network_p50_ms", "network_p95_ms", "queue_p50_ms", "queue_p95_ms"),
     )
     readonly_fields = fields
     can_delete = False
@@ -72,6 +76,19 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     )
     exclude = ("session_id",)  # a secret; short_id stands for it
     inlines = (SessionHopInline, FailoverInline)
+    actions = ("cancel",)
+    help_texts = {
+        "model": "That was asked.",
+        "api_key": "That it was asked with. Empty: from the chat page, or where no key is required.",
+        "state": "As it was last written. Of one whose process died: running, until it is found to be lost.",
+        "started": "When it was asked for.",
+        "ended": "When its last byte was sent, or nobody waited any more.",
+        "finish_reason": "As the client was told: stop, length, tool_calls or content_filter.",
+        "prompt_tokens": "As its head counted them.",
+        "completion_tokens": "As its head counted them.",
+        "error_code": "As the client was told. Empty: it ended well, or runs.",
+        "error_message": "As the client was told.",
+    }
 
     def get_search_results(
         self, request: HttpRequest, sessions: QuerySet[Any], search_term: str
@@ -80,6 +97,17 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
         found, may_repeat = super().get_search_results(request, sessions, search_term)
         written = json.dumps(search_term)[1:-1]
         return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
+
+    def view_on_site(self, session: ChatSession) -> str:
+        return reverse("session-detail", args=[session.completion_id, session.choice])
+
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        return request.user.has_perm(CANCEL)
+
+    @admin.action(description="Cancel selected sessions: their clients are told", permissions=["cancel"])
+    def cancel(self, request: HttpRequest, sessions: QuerySet[ChatSession]) -> None:
+        done = operating.cancel(request, sessions, reason_of(request))
+        self.tell(request, [str(done)] if done.names else [], done.refused)
 
     @admin.display(description="state", ordering="state")
     def current_state(self, session: ChatSession) -> str:

@@ -15,7 +15,7 @@ from relay import report
 from relay.report import Row
 from tracker.candidates import loaded
 from tracker.dashboard.mesh_layout import Band, Machine, Section
-from tracker.dashboard.node_rows import rtt_of, state_of
+from tracker.dashboard.node_rows import rtt_of, state_of, why_of
 from tracker.errors import writable
 from tracker.models import ChatSession, Node, SessionHop
 from tracker.models.sessions import LOST_AFTER
@@ -82,6 +82,7 @@ def links_of(now: datetime, nodes: Iterable[MeshNode]) -> list[Link]:
     for head, hop, path, network_ms, is_running in _hops(now):
         if head in drawn and hop in drawn:
             told[head, hop, path].append((network_ms, is_running))
+    _join_untold(told)
     links = [
         Link(
             *way,
@@ -102,6 +103,14 @@ def sections_of(nodes: Iterable[MeshNode]) -> list[Section]:
     return [Section(relay, [_band(model, its) for model, its in bands[relay].items()]) for relay in sorted(bands)]
 
 
+def _join_untold(told: dict[tuple[int, int, str], list[tuple[float | None, bool]]]) -> None:
+    """Sessions whose heads haven't told the path yet take the one that others take between the same two."""
+    for head, hop, path in [way for way in told if not way[2]]:
+        others = [way for way in told if way[:2] == (head, hop) and way[2]]
+        if others:
+            told[max(others, key=lambda way: len(told[way]))] += told.pop((head, hop, path))
+
+
 def _band(model: str, nodes: list[MeshNode]) -> Band:
     machines = [Machine(node.pk, node.start_layer, bool(node.wire)) for node in nodes]
     return Band(model, max(node.num_layers for node in nodes), machines)
@@ -116,7 +125,7 @@ def _node(node: Node, peer: Row | None, now: datetime) -> MeshNode:
         name=node.name,
         state=state,
         kind=kind,
-        why=standing.reason,
+        why=why_of(standing, state),
         model=node.model.name,
         num_layers=node.model.num_layers or (shard.end_layer if shard else 0),
         layers=str(shard or "no layers"),

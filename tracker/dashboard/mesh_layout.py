@@ -101,7 +101,8 @@ class Layout:
 
 
 def layout(sections: Sequence[Section]) -> Layout:
-    relays, models, boxes, trunks = [], [], {}, []
+    relays, models, trunks = [], [], []
+    boxes: dict[int, Box] = {}
     placed = [[(band, columns_of(band)) for band in section.bands] for section in sections]
     num_columns = max((len(columns) for bands in placed for _, columns in bands), default=0)
     num_machines = sum(len(band.machines) for bands in placed for band, _ in bands)
@@ -110,7 +111,8 @@ def layout(sections: Sequence[Section]) -> Layout:
     for section, bands in zip(sections, placed, strict=True):
         relays.append(Title(section.relay, y))
         top = y + BAR
-        y, ends = top, {}
+        y = top
+        ends: dict[int, float] = {}
         for band, columns in bands:
             models.append(Title(band.model, y + TITLE))
             first = y + TITLE + MARGIN
@@ -123,7 +125,7 @@ def layout(sections: Sequence[Section]) -> Layout:
     return Layout(pitch, 2 * MARGIN + max(2, num_columns) * pitch.column, y, relays, models, boxes, trunks)
 
 
-def columns_of(band: Band) -> list[list[Machine]]:
+def columns_of(band: Band) -> list[Sequence[Machine]]:
     """The band's machines from left to right as their layers begin, in few columns of much the same length."""
     groups = _groups(band)
     widths = [1] * len(groups)

@@ -10,9 +10,11 @@ from django.http import Http404
 
 from relay import report
 from relay.report import Row
+from tracker import bans
 from tracker.candidates import loaded
 from tracker.dashboard import lines
 from tracker.dashboard.lines import Line, Point
+from tracker.dashboard.node_actions import offered
 from tracker.dashboard.node_rows import Sample, points, row_of, samples_of
 from tracker.dashboard.pages import Ask, Context, Page
 from tracker.models import ChatSession, Contribution, Failover, Move, Node, SessionHop
@@ -35,11 +37,15 @@ def context(ask: Ask) -> Context:
     served = served_of(node, ask.now)
     end = lines.newest([points(samples, lambda _: None)], ask.now)
     row = row_of(node, ask.now, peer, samples, end, sum(day["token_layers"] for day in served))
+    near, seldom = offered(node, ask.now)
     return {
         "node": node,
         "row": row,
         "connection": connection_of(node, peer, ask.now),
-        "ban": node.ban_reason,
+        "near": near,
+        "seldom": seldom,
+        "is_banned": node.ban(ask.now) is not None,
+        "ban_periods": {name: words for name, (words, _) in bans.PERIODS.items()},
         "breaker": node.breaker if node.breaker_openings or node.breaker_until else None,
         "charts": charts_of(samples, end),
         "span": KEPT,

@@ -17,7 +17,7 @@ Which = Callable[[datetime, Collection[str]], Q]  # now, peer ids that are on th
 
 
 def _online(now: datetime, present: Collection[str]) -> Q:
-    return Q(pk__in=Node.objects.online(now, present).values("pk")) & _not_banned(now)
+    return Q(pk__in=Node.objects.online(now, present).values("pk"))
 
 
 def _offline(now: datetime, present: Collection[str]) -> Q:

@@ -28,6 +28,7 @@ def context(ask: Ask) -> Context:
         "models": LanguageModel.objects.values_list("name", flat=True),
         "span": SHOWN,
         "contributed_days": CONTRIBUTED_DAYS,
+        "has_nodes": False,  # for the first steps, which stand here where there are none
         "public_url": settings.PUBLIC_URL,
     }
 

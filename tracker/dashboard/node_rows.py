@@ -90,7 +90,7 @@ def row_of(
         name=node.name,
         state=word,
         kind=kind,
-        why=standing.reason,
+        why=why_of(standing, word),
         model=node.model.name,
         num_layers=node.model.num_layers or node.model_facts.get("num_layers"),
         layers=str(shard or ""),
@@ -117,7 +117,7 @@ def state_of(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
     """In a word, and whether that is good, bad, busy or off."""
     if node.status == Node.Status.REVOKED:
         return "revoked", "bad"
-    if is_banned(node, now):
+    if node.ban(now):
         return "banned", "bad"
     if node.status == Node.Status.PENDING:
         return "pending", "busy"
@@ -131,8 +131,11 @@ def state_of(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
     return ("left out", "busy") if node.closed_to_sessions(now) else ("online", "good")
 
 
-def is_banned(node: Node, now: datetime) -> bool:
-    return node.banned_until is not None and node.banned_until > now
+def why_of(standing: Standing, state: str) -> str:
+    """What stands beside the state, without saying it again."""
+    if standing.reason == "revoked":
+        return "its key opens nothing any more"
+    return standing.reason.removeprefix(f"{state} ")
 
 
 def loaded_percent(node: Node) -> int | None:

@@ -35,7 +35,7 @@ class Running:
 
 def context(ask: Ask) -> Context:
     with_names = SEE_DASHBOARD in ask.may
-    nodes = loaded(Node.objects.select_related("shard", "model"), ask.now)
+    nodes = loaded(Node.objects.select_related("shard").defer("model_facts", "wire_versions"), ask.now)
     present, holders = presence.present(), defaultdict(list)
     num_online = 0
     for node in nodes:

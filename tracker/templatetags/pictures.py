@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from django import template
@@ -13,7 +14,11 @@ from tracker.templatetags import meshnet
 
 register = template.Library()
 
-UNITS = {"ms": meshnet.ms, "bytes": meshnet.amount, "": lambda value: f"{value:,.0f}"}
+UNITS: dict[str, Callable[[float], str]] = {
+    "ms": meshnet.ms,
+    "bytes": meshnet.amount,
+    "": lambda value: f"{value:,.0f}",
+}
 
 
 @register.simple_tag
@@ -36,7 +41,7 @@ def chart(lines: list[tuple[str, Line]], span: timedelta, unit: str = "ms") -> S
 def shardbar(start_layer: int | None, end_layer: int | None, num_layers: int | None) -> SafeString:
     """Where the layers lie among all of the model's; empty where that isn't known. The page says it in words beside."""
     if start_layer is None or end_layer is None or not num_layers:
-        return format_html("")
+        return SafeString("")
     x, width = WIDTH * start_layer / num_layers, max(2.0, WIDTH * (end_layer - start_layer) / num_layers)
     return format_html(
         '<svg class="shardbar" viewBox="0 0 {} 6" preserveAspectRatio="none" aria-hidden="true" focusable="false">'
@@ -64,8 +69,12 @@ def top(line: Line, unit: str = "ms") -> str:
 
 def _drawn(line: Line, name: str = "line-0") -> SafeString:
     if not line.path:
-        return format_html("")
-    return format_html('<path class="{}" d="{}" vector-effect="non-scaling-stroke"/>', name, line.path)
+        return SafeString("")
+    drawn = format_html('<path class="{}" d="{}" vector-effect="non-scaling-stroke"/>', name, line.path)
+    if line.end is None or line.now is None:
+        return drawn
+    end = "M{:.1f} {:.1f}h0".format(*line.end)
+    return format_html('{}<path class="{} end" d="{}" vector-effect="non-scaling-stroke"/>', drawn, name, end)
 
 
 def _picture(name: str, words: str, drawn: SafeString) -> SafeString:

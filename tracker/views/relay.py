@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from relay import auth, report
 from relay.report import Row
-from tracker import audit
+from tracker import audit, joining
 from tracker.admin.parts import reason_of
 from tracker.groups import OPERATE
 from tracker.models import Node
@@ -35,7 +35,7 @@ def relay_page(request: HttpRequest) -> HttpResponse:
         "has_several_processes": bool(settings.REDIS_URL) or len(settings.RELAY_URLS) > 1,
         "num_expected": Node.objects.filter(status=Node.Status.APPROVED, uses_relay=True, is_registered=True).count(),
         "has_nodes": bool(peers) or Node.objects.exists(),
-        "public_url": settings.PUBLIC_URL,
+        "runnode_line": joining.runnode_line(),
         "may_disconnect": request.user.has_perm(OPERATE),
     }
     if "live" not in request.GET:

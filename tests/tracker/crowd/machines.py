@@ -70,7 +70,9 @@ def _plain(number: int, place: Place, spice: str, now: datetime, random: Random,
         "secret_hash": "0" * 64,
         "status": Node.Status.APPROVED,
         "model": place.model,
-        "model_facts": {"fingerprint": place.model.fingerprint, "num_layers": place.model.num_layers},
+        "model_facts": {
+            name: getattr(place.model, name) for name in ("fingerprint", "num_layers", "hidden_size", "context_length")
+        },
         "uses_relay": not is_direct,
         "wire_versions": [1, 2],
         "endpoint": f"http://10.0.{number // 250}.{number % 250}:9000" if is_direct else "",

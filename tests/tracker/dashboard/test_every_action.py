@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
+from pytest_django import DjangoDbBlocker
 
 from tests.tracker.crowd import crowd
 from tests.tracker.dashboard.sitemap import ACTIONS, Place
 from tests.tracker.people import ROLES, client_of, person
+from tracker.groups import USE_CHAT
 from tracker.models import AuditEntry, ChatSession, JoinToken, LanguageModel, Move, Node
 
 pytestmark = pytest.mark.django_db
@@ -20,13 +24,23 @@ WHY = "a test of it"
 every_action = pytest.mark.parametrize("place", ACTIONS, ids=str)
 
 
-@pytest.fixture
-def site() -> None:
-    crowd(20, 100, num_samples=1)
+@pytest.fixture(scope="module")
+def site(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """One crowd for all: each test's changes are rolled back before the next."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        crowd(20, 100, num_samples=1)
+        for role in ROLES:
+            client_of(role)
+        yield
+        transaction.set_rollback(True)
 
 
 def post(client: Client, path: str, **sent: str) -> Any:
     return client.post(path, {"why": WHY, **sent}, headers={"HX-Request": "true"})
+
+
+def person_may(role: str, permission: str) -> bool:
+    return role != "anonymous" and person(role).has_perm(permission)
 
 
 def rows() -> list[Any]:
@@ -36,13 +50,14 @@ def rows() -> list[Any]:
 
 @every_action
 @pytest.mark.parametrize("role", ROLES)
-def test_it_is_done_for_those_who_may_alone(site: None, place: Place, role: str) -> None:
+def test_it_is_done_and_written_down_for_those_who_may_alone(site: None, place: Place, role: str) -> None:
     before, path = rows(), place.path()
-    answer = post(client_of(role), path)
+    answer = post(client_of(role), path, **place.sent)
     if role == "anonymous":
         assert (answer.status_code, answer["HX-Redirect"]) == (401, "/login?next=/")
-    elif person(role).has_perm(place.view.permission):
-        assert answer.status_code in (200, 400, 409), answer.content.decode()[:500]
+    elif person_may(role, place.view.permission):
+        assert answer.status_code == 200, answer.content.decode()[:500]
+        assert AuditEntry.objects.order_by("-pk")[0].actor_name == f"one-{role}"
         return
     else:
         assert answer.status_code == 403
@@ -57,24 +72,28 @@ def test_viewers_look_and_operators_act(place: Place) -> None:
 
 
 @every_action
-def test_what_was_done_is_written_down(site: None, place: Place) -> None:
-    path, written = place.path(), AuditEntry.objects.count()
-    answer = post(client_of("operator"), path)
-    if answer.status_code == 200:
-        assert AuditEntry.objects.count() > written
-        assert AuditEntry.objects.order_by("-pk")[0].actor_name == "one-operator"
-
-
-@every_action
 def test_a_form_of_another_site_does_nothing(site: None, place: Place) -> None:
     before = rows()
-    assert post(client_of("superuser", checks_csrf=True), place.path()).status_code == 403
+    assert post(client_of("superuser", checks_csrf=True), place.path(), **place.sent).status_code == 403
     assert rows() == before
 
 
 @every_action
 def test_looking_does_nothing(site: None, place: Place) -> None:
     assert client_of("superuser").get(place.path()).status_code == 405
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_chat_is_answered_to_those_who_may_alone(site: None, role: str) -> None:
+    answer = client_of(role).post("/chat/answer", {}, "application/json")
+    assert answer.status_code == (400 if person_may(role, USE_CHAT) else 403)
+    assert client_of("superuser", checks_csrf=True).post("/chat/answer", {}, "application/json").status_code == 403
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_way_of_a_chat_is_told_to_who_asked_for_it_alone(site: None, role: str) -> None:
+    statuses = {"anonymous": 302, "nobody": 403, "viewer": 403}
+    assert client_of(role).get("/chat/chatcmpl-25/route").status_code == statuses.get(role, 404)
 
 
 @pytest.mark.parametrize("path", ["/login", "/logout", "/admin/login/", "/admin/logout/", "/admin/password_change/"])

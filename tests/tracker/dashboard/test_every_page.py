@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.django_db
 
 FEW, MANY = (20, 100), (200, 10_000)  # nodes, sessions
 MAX_QUERIES = 30
+ODD = (SPICE, "-1", "9" * 30, "\0é%")  # typed into every field of a page
 OPENED = {"overview"}  # by DASHBOARD_PUBLIC
 LEAST = {"chat": "operator"}  # who sees it; of the others a viewer
 
@@ -36,23 +38,36 @@ class Shown:
     queries: dict[str, int] = field(default_factory=dict)  # by page
     pages: dict[str, str] = field(default_factory=dict)
     live: dict[str, str] = field(default_factory=dict)
+    typed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # with something odd in each field
     public: dict[str, tuple[int, str]] = field(default_factory=dict)  # to strangers, of a site that is open to them
     statuses: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # by page and role; whole and live
     texts: set[str] = field(default_factory=set)  # that a stranger may not read
 
 
-def look(made: Crowd) -> Shown:
-    shown = Shown(texts=secrets_of(made))
-    clients = {role: client_of(role) for role in ROLES}
+def cost(made: Crowd) -> Shown:
+    """Of each page, to somebody who may see all."""
+    shown, admin = Shown(), client_of("admin")
     with made.connected():
         for place in PAGES:
             path, name = place.path(), str(place)
-            clients["admin"].get(path)  # what is kept from one look to the next
-            with CaptureQueriesContext(
-                connection,
-            ) as asked:
-                page = clients["admin"].get(path)
-            shown.queries[name], shown.pages[name] = len(asked), page.content.decode()
+            admin.get(path)  # what is kept from one look to the next
+            with CaptureQueriesContext(connection) as asked:
+                shown.pages[name] = admin.get(path).content.decode()
+            shown.queries[name] = len(asked)
+    return shown
+
+
+def look(made: Crowd) -> Shown:
+    """What everybody gets."""
+    shown, clients = cost(made), {role: client_of(role) for role in ROLES}
+    shown.texts = secrets_of(made)
+    with made.connected():
+        for place in PAGES:
+            path, name = place.path(), str(place)
+            for text in ODD:
+                fields = dict.fromkeys({"q", "page", *Read(shown.pages[name]).fields}, text)
+                answer = clients["admin"].get(path, fields)
+                shown.typed[name, text] = answer.status_code, answer.content.decode()
             shown.live[name] = clients["admin"].get(path, {"live": ""}).content.decode()
             for role, client in clients.items():
                 answers = client.get(path), client.get(path, {"live": ""})
@@ -71,23 +86,23 @@ def secrets_of(made: Crowd) -> set[str]:
     return {text for text in nodes | sessions if text} | {"owner 1", "192.0.2.", "no path works"}
 
 
-def looked(size: tuple[int, int], blocker: DjangoDbBlocker) -> Shown:
+def looked(at: Callable[[Crowd], Shown], size: tuple[int, int], blocker: DjangoDbBlocker) -> Shown:
     """At a crowd that is gone afterwards."""
     with blocker.unblock(), transaction.atomic():
         try:
-            return look(crowd(*size, num_samples=10, spice=SPICE))
+            return at(crowd(*size, num_samples=10, spice=SPICE))
         finally:
             transaction.set_rollback(True)
 
 
 @pytest.fixture(scope="module")
 def few(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Shown:
-    return looked(FEW, django_db_blocker)
+    return looked(look, FEW, django_db_blocker)
 
 
 @pytest.fixture(scope="module")
 def many(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Shown:
-    return looked(MANY, django_db_blocker)
+    return looked(cost, MANY, django_db_blocker)
 
 
 every_page = pytest.mark.parametrize("place", PAGES, ids=str)
@@ -119,6 +134,14 @@ def test_a_public_site_opens_models_and_counts_to_strangers_and_nothing_else(
 def test_names_with_markup_in_them_are_text(few: Shown, place: Place) -> None:
     assert intruders(few.pages[str(place)]) == set()
     assert intruders(few.live[str(place)]) == set()
+
+
+@every_page
+@pytest.mark.parametrize("text", ODD)
+def test_whatever_is_typed_is_text_and_breaks_nothing(few: Shown, place: Place, text: str) -> None:
+    status, page = few.typed[str(place), text]
+    assert status in (200, 404)
+    assert intruders(page) == set()
 
 
 def test_the_names_are_there(few: Shown) -> None:

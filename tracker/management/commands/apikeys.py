@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from tracker import usage
+from tracker import audit, usage
 from tracker.models import ApiKey
 from tracker.words import counted
 
@@ -32,9 +32,13 @@ class Command(BaseCommand):
 
 def _revoked(key_id: str) -> str:
     """Raises CommandError."""
-    if not ApiKey.objects.filter(key_id=key_id.partition(".")[0]).update(revoked=True):
-        raise CommandError(f"There is no API key {key_id.partition('.')[0]!r}; `manage.py apikeys` lists them.")
-    return f"Revoked {key_id.partition('.')[0]}: it opens nothing any more. What runs with it ends as it would have."
+    key_id = key_id.partition(".")[0]
+    key = ApiKey.objects.filter(key_id=key_id).first()
+    if key is None:
+        raise CommandError(f"There is no API key {key_id!r}; `manage.py apikeys` lists them.")
+    ApiKey.objects.filter(pk=key.pk).update(revoked=True)
+    audit.record(None, "revoke", key)
+    return f"Revoked {key_id}: it opens nothing any more. What runs with it ends as it would have."
 
 
 def _line(key: ApiKey) -> str:

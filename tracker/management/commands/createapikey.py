@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 from django.utils import timezone
 
-from tracker import forms
+from tracker import audit, forms
 from tracker.limits import LIMITS
 from tracker.models import ApiKey, LanguageModel
 
@@ -43,6 +43,7 @@ class Command(BaseCommand):
         credential = key.give_secret()
         key.save()
         key.allowed_models.set(models)
+        audit.record(None, "add", key, models=[model.name for model in models])
         return credential.text
 
 

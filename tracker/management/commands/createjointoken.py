@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 
-from tracker import forms
+from tracker import audit, forms
 from tracker.models import JoinToken
 
 
@@ -36,6 +36,7 @@ class Command(BaseCommand):
         token.expires = timezone.now() + expires if expires else None
         credential = token.give_secret()
         token.save()
+        audit.record(None, "add", token)
         return credential.text
 
 

@@ -12,6 +12,7 @@
   const LEAST_RETRY_MS = 1000, MOST_RETRY_MS = 30000;
 
   let socket = null, hasShown = false, retryMs = LEAST_RETRY_MS, retry = 0, silence = 0, polling = 0, hidden = 0;
+  const GONE = "What this page showed is gone.";
   let why = "";
 
   const say = (words, kind) => {
@@ -36,7 +37,7 @@
     try {
       const answer = await fetch(url, { credentials: "same-origin", redirect: "manual", signal: AbortSignal.timeout(5000) });
       if (answer.type === "opaqueredirect" || answer.status === 403) location.reload(); // logged out, or no longer allowed
-      if (answer.status === 404) say("What this page showed is gone.", "bad");
+      if (answer.status === 404) say(GONE, "bad");
       if (answer.ok) show(await answer.text());
       return answer.ok;
     } catch {
@@ -93,8 +94,9 @@
     clearTimeout(silence);
     if (hadShown && (code === 4401 || code === 4403)) return location.reload(); // logged out, or no longer allowed
     if (document.hidden) return;
-    if (code === 4404) say("What this page showed is gone.", "bad");
+    if (code === 4404) return say(GONE, "bad");
     polling = setTimeout(poll, hadShown ? 500 : 0);
+    if (code === 4400) return; // it isn't told of this page
     retry = setTimeout(open, Math.random() * retryMs + 200);
     retryMs = Math.min(MOST_RETRY_MS, retryMs * 2);
   };
@@ -118,7 +120,9 @@
     window.addEventListener("online", open);
     document.addEventListener("htmx:pushedIntoHistory", () => { close(); open(); }); // another list is looked at
     document.addEventListener("htmx:afterRequest", (event) => {
-      if (event.detail.successful && event.detail.requestConfig.verb !== "get") look(); // what was done is seen at once
+      if (!event.detail.successful || event.detail.requestConfig.verb === "get") return;
+      event.detail.elt.closest("form")?.reset(); // a reason is given for one action, not for the next
+      look(); // what was done is seen at once
     });
     open();
   }

@@ -8,26 +8,27 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from relay.auth import authenticator
 from relay.throttle import Throttle
+from tests.tracker.admin.conftest import OURS, contributed, url
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
 from tracker import audit, credentials
 from tracker.models import (
     ApiKey,
+    AuditEntry,
     ChatSession,
     Contribution,
     Failover,
     JoinToken,
     LanguageModel,
-    Move,
     Node,
-    RefusedFingerprint,
-    SessionHop,
     TicketKey,
     Usage,
 )
@@ -35,33 +36,6 @@ from tracker.models.keys import find_by_credential
 
 pytestmark = pytest.mark.django_db
 NO_USAGE = {"usage-TOTAL_FORMS": 0, "usage-INITIAL_FORMS": 0}
-OURS = [model for model in admin.site._registry if model._meta.app_label == "tracker"]
-
-
-@pytest.fixture
-def rows(make_node: MakeNode, model: LanguageModel, api_key: Any, join_token: Any) -> None:
-    """One row of each kind."""
-    node = make_node("node-a", 6, 12, endpoint="http://10.0.0.1:7002", endpoint_error="10.0.0.1 is private")
-    session = ChatSession.objects.create(
-        session_id="0123456789abcdef" * 2, completion_id="chatcmpl-1", model=model, seed=1, started=timezone.now()
-    )
-    SessionHop.objects.create(session=session, position=0, node=node, node_name="node-a", start_layer=6, end_layer=12)
-    contributed("node-a", "Ada", 10)
-    Usage.objects.create(api_key=ApiKey.objects.get(), day=timezone.now().date(), model_name="node-a", requests=3)
-    layers = {"from_start": 6, "from_end": 12, "to_start": 0, "to_end": 6}
-    Move.objects.create(model=model, node=node, **layers, gain=1.5, reason="layers 0–5 have no node")
-    RefusedFingerprint.objects.create(fingerprint="cd" * 32, reason="a copy of node-x")
-    audit.record(None, "pause", node, "it is slow")
-
-
-def contributed(node_name: str, owner: str, tokens: int, **row: Any) -> None:
-    done = {"sessions": 1, "tokens": tokens, "token_layers": 600 * tokens}
-    day = {"day": timezone.now().date(), "model_name": "tiny"}
-    Contribution.objects.create(node_name=node_name, owner_label=owner, **(day | done | row))
-
-
-def url(model: Any, *parts: Any) -> str:
-    return "/".join(["/admin/tracker", model._meta.model_name, *map(str, parts), ""])
 
 
 @pytest.mark.parametrize("table", OURS)
@@ -281,14 +255,19 @@ def test_a_session_shows_what_it_went_on_without(operator: Client, rows: None) -
         assert (session.short_id in listed) is is_listed
 
 
-@pytest.mark.parametrize("model", [Node, JoinToken, ApiKey, LanguageModel, ChatSession])
-def test_fields_explain_themselves(model: Any) -> None:
-    """All but those whose name says it all."""
-    plain = {"id", "created", "started", "ended", "last_used", "last_seen", "threads", "memory_bytes", "shard"}
-    plain |= {"model", "api_key", "joined_with", "state", "finish_reason", "prompt_tokens", "completion_tokens"}
-    plain |= {"error_code", "error_message"}
-    fields = [field for field in model._meta.concrete_fields if field.name not in plain]
-    assert [field.name for field in fields if not field.help_text] == []
+@pytest.mark.parametrize("table", [*OURS, User])
+def test_fields_explain_themselves(operator: Client, rows: None, table: Any) -> None:
+    """All that a row's page shows."""
+    page = operator.get(url(table, table.objects.get().pk, "change"))
+    fields = [field.field for fieldset in page.context["adminform"] for line in fieldset for field in line]
+    told = {
+        field["name"] if isinstance(field, dict) else field.name: field["help_text"]
+        if isinstance(field, dict)
+        else field.help_text
+        for field in fields
+    }
+    assert len(told) > 1
+    assert [name for name, help_text in told.items() if not help_text] == []
 
 
 def test_a_model_says_whether_its_route_is_complete(operator: Client, make_node: MakeNode) -> None:
@@ -360,3 +339,37 @@ def test_a_model_is_not_deleted_while_a_key_names_it_alone(
     key.allowed_models.add(other)
     operator.post(url(LanguageModel, model.pk, "delete"), {"post": "yes"})
     assert [model.name for model in LanguageModel.objects.for_key(key.pk)] == ["other"]
+
+
+def test_lists_ask_the_database_as_often_for_many_rows_as_for_few(
+    operator: Client, make_node: MakeNode, connect: Callable[[Node], None], django_user_model: Any
+) -> None:
+    def num_queries(table: Any) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(url(table)).status_code == 200
+        return len(queries)
+
+    def more(numbers: range) -> None:
+        for number in numbers:
+            connect(make_node(f"node-{number}"))
+            Usage.objects.create(
+                api_key=ApiKey.objects.create(key_id=f"key_{number}"), day=timezone.now().date(), model_name="tiny"
+            )
+            JoinToken.objects.create(key_id=f"join_{number}")
+            django_user_model.objects.create_user(f"user-{number}")
+            audit.record(None, "pause", Node.objects.all()[0])
+
+    tables = (Node, ApiKey, JoinToken, Usage, AuditEntry, django_user_model)
+    more(range(2))
+    few = [num_queries(table) for table in tables]
+    more(range(2, 20))
+    assert [num_queries(table) for table in tables] == few
+
+
+def test_what_a_key_has_used_today_is_counted_once_however_the_list_is_filtered(operator: Client, rows: None) -> None:
+    key = ApiKey.objects.get()
+    key.allowed_models.add(LanguageModel.objects.get(), LanguageModel.objects.create(name="other"))
+    Usage.objects.update(prompt_tokens=40, completion_tokens=2)
+    for query in ("", f"?allowed_models__id__exact={key.allowed_models.all()[0].pk}", "?revoked__exact=0"):
+        page = operator.get(url(ApiKey) + query).content.decode()
+        assert "3 requests, 42 tokens" in page

@@ -80,7 +80,7 @@ def test_a_node_without_room_for_a_layer_is_told_so(join_token: Token) -> None:
 
 @pytest.mark.parametrize("missing", ["budget_bytes", "layer_bytes"])
 def test_a_node_says_what_it_has_room_for(join_token: Token, missing: str) -> None:
-    status, code, message = error_of(join(join_token[1], "node-1", **{missing: None}))
+    status, code, message = error_of(join(join_token[1], "node-1", **dict[str, Any]({missing: None})))
     assert (status, code) == (400, "bad_request")
     assert "layers: auto needs budget_bytes and layer_bytes" in message
 

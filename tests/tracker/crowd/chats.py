@@ -7,9 +7,11 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
+from tests.tracker.crowd import copies
 from tracker.models import ApiKey, ChatSession, Failover, LanguageModel, Node, SessionHop, SessionSteps
 
 NUM_RUNNING = 20  # of the newest; whatever else there is has ended
+NUM_COPIED = 1000  # of those that have ended; whatever there is beyond are copies of these, further back
 NUM_WITH_STEPS = 100  # of the newest
 NUM_STEPS = 32
 EACH_S = 8  # one begins so many seconds after another
@@ -18,9 +20,10 @@ Route = list[Node]
 
 def make(nodes: Sequence[Node], num_sessions: int, spice: str, now: datetime, random: Random) -> None:
     routes, keys = [*_routes(nodes)], list(ApiKey.objects.all())
+    num_made = min(num_sessions, NUM_RUNNING + NUM_COPIED)
     begun = [
         (ChatSession(**_session(number, route, spice, now, random)), route)
-        for number in range(num_sessions)
+        for number in range(num_made)
         for route in [routes[number % len(routes)]]
     ]
     for number, (session, _) in enumerate(begun):
@@ -33,6 +36,14 @@ def make(nodes: Sequence[Node], num_sessions: int, spice: str, now: datetime, ra
     SessionSteps.objects.bulk_create(
         [SessionSteps(session=session, steps=_steps(len(route), random)) for session, route in begun[:NUM_WITH_STEPS]]
     )
+    _copy([session for session, _ in begun[NUM_RUNNING:]], num_sessions - num_made)
+
+
+def _copy(ended: Sequence[ChatSession], num_more: int) -> None:
+    """So many more, each time the ones before over again."""
+    for number, start in enumerate(range(0, num_more, NUM_COPIED), 1):
+        last = ended[min(NUM_COPIED, num_more - start) - 1]
+        copies.copy(ended[0].pk, last.pk, number, number * timedelta(seconds=EACH_S * NUM_COPIED))
 
 
 def _routes(nodes: Sequence[Node]) -> Iterator[Route]:

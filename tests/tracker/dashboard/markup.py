@@ -13,6 +13,7 @@ class Read(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tags: set[str] = set()
         self.attributes: set[str] = set()
+        self.fields: set[str] = set()  # names of what forms send
         self.text = ""
         self.feed(page)
         self.close()
@@ -20,6 +21,8 @@ class Read(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
+        if tag in ("input", "select", "textarea"):
+            self.fields.add(dict(attrs).get("name") or "")
 
     def handle_data(self, data: str) -> None:
         self.text += data

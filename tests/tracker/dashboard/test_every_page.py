@@ -20,6 +20,7 @@ pytestmark = pytest.mark.django_db
 
 FEW, MANY = (20, 100), (200, 10_000)  # nodes, sessions
 MAX_QUERIES = 30
+ODD = (SPICE, "-1", "9" * 30, "\0é%")  # typed into every field of a page
 OPENED = {"overview"}  # by DASHBOARD_PUBLIC
 LEAST = {"chat": "operator"}  # who sees it; of the others a viewer
 
@@ -37,6 +38,7 @@ class Shown:
     queries: dict[str, int] = field(default_factory=dict)  # by page
     pages: dict[str, str] = field(default_factory=dict)
     live: dict[str, str] = field(default_factory=dict)
+    typed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # with something odd in each field
     public: dict[str, tuple[int, str]] = field(default_factory=dict)  # to strangers, of a site that is open to them
     statuses: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # by page and role; whole and live
     texts: set[str] = field(default_factory=set)  # that a stranger may not read
@@ -62,6 +64,10 @@ def look(made: Crowd) -> Shown:
     with made.connected():
         for place in PAGES:
             path, name = place.path(), str(place)
+            for text in ODD:
+                fields = dict.fromkeys({"q", "page", *Read(shown.pages[name]).fields}, text)
+                answer = clients["admin"].get(path, fields)
+                shown.typed[name, text] = answer.status_code, answer.content.decode()
             shown.live[name] = clients["admin"].get(path, {"live": ""}).content.decode()
             for role, client in clients.items():
                 answers = client.get(path), client.get(path, {"live": ""})
@@ -128,6 +134,14 @@ def test_a_public_site_opens_models_and_counts_to_strangers_and_nothing_else(
 def test_names_with_markup_in_them_are_text(few: Shown, place: Place) -> None:
     assert intruders(few.pages[str(place)]) == set()
     assert intruders(few.live[str(place)]) == set()
+
+
+@every_page
+@pytest.mark.parametrize("text", ODD)
+def test_whatever_is_typed_is_text_and_breaks_nothing(few: Shown, place: Place, text: str) -> None:
+    status, page = few.typed[str(place), text]
+    assert status in (200, 404)
+    assert intruders(page) == set()
 
 
 def test_the_names_are_there(few: Shown) -> None:

@@ -115,6 +115,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LANGUAGE_CODE = "en"
+FORMAT_MODULE_PATH = "meshweb.formats"
 USE_TZ = True
 TIME_ZONE = "UTC"
 STATIC_URL = "static/"

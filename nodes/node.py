@@ -26,6 +26,7 @@ from nodes.loading import Loading, Stopped
 from nodes.membership import Membership
 from nodes.options import NodeOptions, UsageError
 from nodes.pace import estimate_ms_per_layer
+from nodes.places import Places
 from nodes.pruning import say_what_is_kept
 from nodes.registration import FailedMove, NodeFacts, Place, Registration, Standing
 from nodes.serving import CLOSE_DEADLINE_S, Serving
@@ -52,8 +53,7 @@ class Node:
         self._clock = TrackerClock(elapsed)
         self._listening = Listening(options)
         self._loading = Loading(stopping)
-        self._place: Place | None = None  # what the tracker last said
-        self._other: Registration | None = None  # one that answered with other layers than are served
+        self._places = Places()
         self._max_cached_tokens: int | None = None
         self.serving: Serving | None = None
 
@@ -130,13 +130,13 @@ class Node:
                 failure = FailedMove(place.move, str(error)[:300])
             if self._stopping.is_set():
                 return
-            facts, place = self._unloaded(facts), None if failure else self._place
-            other, self._other, self._place = self._other, None, None
-            move = place.move if place else None
-            if other is None or place or failure:
-                facts = replace(facts, move=move, failed_move=failure)
-                other = membership.renewed(facts)
-            registration = other
+            facts = self._unloaded(facts)
+            place, registration = self._places.take()
+            if failure:
+                place, registration = None, None
+            if registration is None:
+                facts = replace(facts, move=place.move if place else None, failed_move=failure)
+                registration = membership.renewed(facts)
 
     def _serve(
         self,
@@ -174,8 +174,10 @@ class Node:
         logger.info("Caches: up to %d tokens of all chats together", max_cached_tokens)
         logger.info("Ready: layers %d–%d of %s", start, end - 1, model_name(self._options.model))
         membership.tell()
-        while not self._stopping.wait(SIGNAL_S) and not self._shall_move(serving):
-            pass  # a signal that came while the process was stopped may wake another thread: this one must look
+        while not self._stopping.wait(SIGNAL_S):
+            if self._places.calls_away(serving.layers, is_idle=serving.is_idle):
+                break
+            # A signal that came while the process was stopped may wake another thread: this one must look.
         watch.stop()
 
     def _room_for_caches(self, options: NodeOptions, folder: ModelFolder) -> int:
@@ -185,12 +187,6 @@ class Node:
         if tokens < DEFAULT_MAX_TOKENS:
             logger.warning("Caches hold %d tokens: a chat that names no max_tokens won't fit", tokens)
         return tokens
-
-    def _shall_move(self, serving: Serving) -> bool:
-        """At once where the tracker believes other layers to be here already, else when no session is left."""
-        place = self._place
-        wants_others = place is not None and (place.start_layer, place.end_layer) != serving.layers
-        return self._other is not None or (wants_others and serving.is_idle)
 
     def _unloaded(self, facts: NodeFacts) -> NodeFacts:
         """Closes the doors and gives the memory back; what the node says of itself from then on."""
@@ -214,12 +210,11 @@ class Node:
 
     def _registered(self, registration: Registration) -> None:
         serving = self.serving
-        if serving and registration.layers != serving.layers:
-            self._other = registration
+        self._places.registered(registration, serving.layers if serving else None)
 
     def _hear(self, standing: Standing) -> None:
         self._clock.set(standing.now)
-        self._place = standing.place
+        self._places.hear(standing.place)
         if serving := self.serving:
             serving.hear(standing)
 
@@ -242,7 +237,7 @@ class Node:
     def _wait(self, event: threading.Event) -> bool:
         """Until the event, or until the node is told to stop or to be elsewhere, which is False."""
         while not event.wait(0.2):
-            if self._stopping.is_set() or self._other:
+            if self._stopping.is_set() or self._places.is_believed_elsewhere:
                 return False
         return not self._stopping.is_set()
 

@@ -61,6 +61,6 @@ def _candidate(node: Node, now: datetime, *, is_on_route: bool) -> Candidate:
     """One that is on the route wins over another as good, because its caches are filled; unless it is to be left."""
     layers = node.shard.start_layer, node.shard.end_layer
     if is_on_route:
-        return Candidate(node.peer_id, *layers, load=-1, is_on_trial=node.is_draining)
+        return Candidate(node.peer_id, *layers, -1, None, node.is_draining, node.ms_per_layer)
     is_on_trial = node.breaker.state(now) == State.HALF_OPEN or prober.is_asking(node)
-    return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial)
+    return Candidate(node.peer_id, *layers, node.load, node.room_tokens, is_on_trial, node.ms_per_layer)

@@ -47,7 +47,7 @@ def steps_left(now: datetime, *, makes_keys: bool = True) -> Sequence[Step]:
             *("admin:tracker_jointoken_add", "Make a join token"),
         ),
         Step("Start a node with it on each machine that gives some of its memory.", nodes > 0, command=runnode_line()),
-        Step(_approving(pending), nodes > pending, "admin:tracker_node_changelist", "See the nodes"),
+        Step(_approving(pending), nodes > 0 and not pending, "admin:tracker_node_changelist", "See the nodes"),
         Step("See it online: it fetches its layers first.", is_online, "overview", "See the overview"),
         _key_step(can_ask, makes_keys),
     )

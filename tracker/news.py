@@ -30,6 +30,7 @@ class Running:
     ttft_ms: float | None = None
     cancelled_by: str = ""  # who wants it to end
     written: progress.Known | None = None  # of it, so far
+    all_written: float = 0.0  # when that was all that was known, in seconds since 1970
 
     @property
     def is_cancelled(self) -> bool:
@@ -69,10 +70,13 @@ def give(now: datetime) -> int:
         for session_pk, cancelled_by in alive.items():
             here[session_pk].cancelled_by = cancelled_by
         given = ChatSession.objects.filter(pk__in=alive).update(last_news=now)
-        news = {pk: (known, here[pk].written) for pk in alive if (known := here[pk].known())}
-        written = progress.write({pk: (known, before) for pk, (known, before) in news.items() if known != before})
-    for pk in written:
-        here[pk].written = news[pk][0]
+        in_turn = sorted(alive, key=lambda pk: here[pk].all_written)
+        known = {pk: one for pk in in_turn if (one := here[pk].known()) and one != here[pk].written}
+        written = progress.write({pk: (one, here[pk].written) for pk, one in known.items()})
+    for pk, one in written.items():
+        if one == known[pk]:
+            here[pk].all_written = now.timestamp()
+        here[pk].written = one
     return given
 
 

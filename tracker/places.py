@@ -64,6 +64,8 @@ def _fits(node: Node, layers: tuple[int, int], num_layers: int) -> bool:
 
 
 def _write(node: Node, before: Shard | None, layers: tuple[int, int], reason: str) -> None:
+    if before and before.loaded != layers:
+        node.endpoint_proved_until = None  # what listens there loads first; proofs.py asks it, and writes this
     shard = before or Shard(node=node)
     shard.start_layer, shard.end_layer = layers
     shard.loaded_start = shard.loaded_end = None

@@ -14,7 +14,7 @@ from tracker.meshes import Machine, Mesh, NoRoom
 from tracker.placement import choose_shard, wanted_of, with_machine
 from tracker.shares import NOTHING
 
-MANY, VERY_MANY = 250, 2500  # machines times layers, from which on less is tried: a page waits for it
+MANY, VERY_MANY = 200, 600  # machines times layers, from which on less is tried: a page waits for it
 
 ORDERS: tuple[Callable[[Machine], tuple[float, float]], ...] = (
     lambda machine: (-machine.budget_bytes, machine.ms_per_layer),
@@ -28,7 +28,7 @@ def plan(mesh: Mesh) -> Mesh:
     """The same machines, placed. Who is fixed stays where it is; who has no room for a layer holds none."""
     size = len(mesh.machines) * mesh.num_layers
     orders, most_rounds = (ORDERS, 6) if size <= MANY else (ORDERS[:1], 2) if size <= VERY_MANY else (ORDERS[:1], 0)
-    beginnings = _beginnings(mesh, orders, with_chains=size <= VERY_MANY)
+    beginnings = _beginnings(mesh, orders)
     return max((_settled(begun, most_rounds) for begun in beginnings), key=worth)
 
 
@@ -42,16 +42,13 @@ def worth(mesh: Mesh) -> tuple[float, int, float]:
     return round(served, 6), -num_fragile, -float(f"{strain:.9g}")
 
 
-def _beginnings(
-    mesh: Mesh, orders: Sequence[Callable[[Machine], tuple[float, float]]], with_chains: bool
-) -> Iterator[Mesh]:
+def _beginnings(mesh: Mesh, orders: Sequence[Callable[[Machine], tuple[float, float]]]) -> Iterator[Mesh]:
     fixed = replace(mesh, machines=tuple(machine for machine in mesh.machines if machine.is_fixed))
     free = [machine.at(None, None) for machine in mesh.machines if not machine.is_fixed]
     for order in orders:
         machines = sorted(free, key=order)
         yield _one_by_one(fixed, machines)
-        if with_chains:
-            yield _one_by_one(_chained(fixed, machines), machines)
+        yield _one_by_one(_chained(fixed, machines), machines)
 
 
 def _one_by_one(mesh: Mesh, machines: Sequence[Machine]) -> Mesh:

@@ -64,11 +64,7 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
         logger.info("session %s done: %d tokens, ended by %s", chat.short_id, num_tokens, reason)
     except ApiError as said:
         error = told(said)
-        logger.warning("session %s failed: %s: %s", chat.short_id, said.code, kept.words_of(said))
-        is_cancelled = said.code == cancelling.CODE
-        outcome.state = ChatSession.State.CANCELLED if is_cancelled else ChatSession.State.FAILED
-        outcome.error_code = error.code or ""
-        outcome.error_message = error.message if is_cancelled else kept.words_of(error)
+        _take_down(chat, said, outcome)
         answer.completion.failure = answer.completion.failure or error
         raise error from None
     except (asyncio.CancelledError, GeneratorExit):
@@ -79,6 +75,18 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
         raise
     finally:
         await _write_end(chat, outcome)
+
+
+def _take_down(chat: Chat, said: ApiError, outcome: Outcome) -> None:
+    """How a chat ends that an error ended."""
+    if said.code == cancelling.CODE:
+        logger.info("session %s cancelled: by an operator", chat.short_id)
+        outcome.state, outcome.error_message = ChatSession.State.CANCELLED, said.message
+        return
+    logger.warning("session %s failed: %s: %s", chat.short_id, said.code, kept.words_of(said))
+    error = told(said)
+    outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
+    outcome.error_message = kept.words_of(error)
 
 
 async def streamed(completion: Completion, events: AsyncGenerator[Said, None]) -> AsyncIterator[bytes]:

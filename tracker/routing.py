@@ -2,19 +2,25 @@
 
 A route covers every layer once. Shards may overlap: a hop may start inside its node's shard, and always goes on to the
 shard's end or the route's, so the route with the fewest hops is found by walking from layer to layer. Among routes of
-as few hops the least loaded nodes win, then chance.
+as few hops the nodes win that have the least to do, by their load and their speed, then chance.
 
-Not every candidate is as welcome: one without room for the session, or one that failed a moment ago and is tried again,
-is taken only where no route exists without it.
+Not every candidate is as welcome: one that has more to do than others, one without room for the session, or one that
+failed a moment ago and is tried again, is taken only where no route exists without it. So sessions spread over routes
+of more hops too, once those of fewest have enough: what a mesh can do is what all of it does (tracker/meshes.py).
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tracker.words import layers_in_words
+
+EASY_LOAD = 8  # sessions that a node works together nearly as fast as one (bench.engine)
+NEXT_LOAD = 1.5  # where that is too little, so many times more, and so on
+AS_FAST = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class Candidate:
     load: int = 0
     room_tokens: int | None = None  # that a new session finds in its caches; None: it hasn't said
     is_on_trial: bool = False  # it failed a moment ago, and nobody knows yet whether it works again
+    ms_per_layer: float | None = None  # of one token; None: it hasn't been measured
 
     def has_room(self, num_tokens: int) -> bool:
         return self.room_tokens is None or self.room_tokens >= num_tokens
@@ -102,9 +109,28 @@ def _cut(shard: Candidate, start_layer: int, end_layer: int) -> Candidate | None
 def _tiers(shards: Sequence[Candidate], need_tokens: int) -> Iterator[Sequence[Candidate]]:
     """The most welcome first, then more and more of them."""
     roomy = [shard for shard in shards if shard.has_room(need_tokens)]
-    yield [shard for shard in roomy if not shard.is_on_trial]
+    sound = [shard for shard in roomy if not shard.is_on_trial]
+    yield from _calm_tiers(sound)
+    yield sound
     yield roomy
     yield shards
+
+
+def _calm_tiers(shards: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """Those that have little to do for their speed, then more and more of them; none where a speed isn't known."""
+    paces = [_work_ms(shard, shard.start_layer) for shard in shards]
+    if not all(paces):
+        return
+    busy = [shard.load * pace for shard, pace in zip(shards, paces, strict=True)]
+    limit, most = EASY_LOAD * statistics.median(paces) if paces else 0.0, max(busy, default=0.0)
+    while limit < most:
+        yield [shard for shard, much in zip(shards, busy, strict=True) if much <= limit]
+        limit *= NEXT_LOAD
+
+
+def _work_ms(shard: Candidate, layer: int) -> float:
+    """Of one token from this layer to the shard's end; 0 where that isn't known."""
+    return (shard.ms_per_layer or 0.0) * (shard.end_layer - layer)
 
 
 def _shortest(shards: Sequence[Candidate], start_layer: int, end_layer: int, rng: random.Random) -> list[RouteElement]:
@@ -113,10 +139,18 @@ def _shortest(shards: Sequence[Candidate], start_layer: int, end_layer: int, rng
     route, layer = [], start_layer
     while layer < end_layer:
         shortest = [shard for shard in _holders(shards, layer) if num_hops[shard.end_layer] == num_hops[layer] - 1]
-        chosen = min(shortest, key=lambda shard: (shard.load, rng.random()))
+        chosen = min(_least_busy(shortest, layer), key=lambda shard: (shard.load, rng.random()))
         route.append(RouteElement(chosen.peer_id, layer, chosen.end_layer))
         layer = chosen.end_layer
     return route
+
+
+def _least_busy(shards: Sequence[Candidate], layer: int) -> Sequence[Candidate]:
+    """Those that would be about as fast with one session more."""
+    times = [(shard.load + 1) * _work_ms(shard, layer) for shard in shards]
+    if not all(shard.ms_per_layer for shard in shards):
+        return shards
+    return [shard for shard, time in zip(shards, times, strict=True) if time <= AS_FAST * min(times)]
 
 
 def _hops_to_the_end(shards: Sequence[Candidate], start_layer: int, end_layer: int) -> dict[int, int]:

@@ -98,8 +98,9 @@ class Done:
 
 def tick(now: datetime, *, may_end: bool = True) -> Done:
     """One pass over all of it."""
-    rebalancer.look(now)
-    return Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now), forget_actions(now))
+    done = Done(end_lost(now) if may_end else 0, prune(now), forget_logins(now), forget_actions(now))
+    rebalancer.look(now)  # last: it is the most that may fail
+    return done
 
 
 rebalancer = Rebalancer()

@@ -8,9 +8,11 @@ from tracker.dashboard import (
     node_detail,
     node_list,
     overview,
+    placement,
     session_detail,
     session_list,
     topology,
+    what_if,
 )
 from tracker.dashboard import chat as chat_page
 from tracker.forms import SiteLoginForm
@@ -28,6 +30,11 @@ urlpatterns = [
     path("chat", chat_page.page.view, name=chat_page.page.name),
     path("chat/answer", answering.chat_answer, name="chat-answer"),
     path("chat/<slug:completion_id>/route", chat_page.route, name="chat-route"),
+    path("placement", placement.page.view, name=placement.page.name),
+    path("placement/what-if", what_if.page.view, name=what_if.page.name),
+    path("placement/<int:pk>/rebalancing", placement.give_setting, name="placement-setting"),
+    path("moves/<int:pk>/accept", placement.accept, name="move-accept"),
+    path("moves/<int:pk>/drop", placement.drop, name="move-drop"),
     path("login", LoginView.as_view(template_name="login.html", authentication_form=SiteLoginForm), name="login"),
     path("logout", LogoutView.as_view(next_page="login"), name="logout"),
     path("sessions.json", session_stories.listed, name="session-list-json"),

@@ -57,6 +57,14 @@ def test_room_for_caches_is_what_was_asked_for(options: NodeOptions, tiny: Model
         facts.room_for_caches(replace(options, max_kv_tokens=10**12), tiny)
 
 
+def test_what_its_owner_gives_is_what_there_is(options: NodeOptions, tiny: ModelFolder) -> None:
+    given = replace(options, max_memory_bytes=memory.WORKING_BYTES + 1000)
+    with pytest.raises(memory.DoesNotFit, match=r"need 0\.2 GiB .*, and 0\.2 GiB are what --max-memory allows; take"):
+        facts.room_for_caches(given, tiny)
+
+    assert facts.room_for_caches(replace(given, max_memory_bytes=10**9), tiny) < memory.MAX_CACHED_TOKENS
+
+
 def test_the_version_is_the_projects() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 

@@ -47,12 +47,13 @@ def last_line(process: Process) -> str:
 
 
 def test_it_serves_until_it_is_told_to_stop(run: Run, site: Site, tmp_path: Path) -> None:
-    process = run("--relay-only", warm=False)
+    process = run("--relay-only", warm=False, cache_dir=str(tmp_path / "cache"))
     process.wait_for(r"Ready: layers 0–2 of ")
 
     assert listening_ports(process.pid) == set()
     assert (tmp_path / "state" / "node_key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert [file.name for file in (tmp_path / "cache").iterdir()] == ["fingerprints"]
     assert "join.token" not in process.output
     assert key_of(site.peer_id(1)) not in process.output
 

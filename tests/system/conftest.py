@@ -16,7 +16,7 @@ from tests.nodes.models import make_tiny_llama
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with Site(tmp_path_factory.mktemp("site")) as started:
+    with Site(tmp_path_factory.mktemp("site"), REBALANCE_SETTLE_S="0") as started:
         yield started
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,45 +11,11 @@ import pytest
 import requests
 
 from tests.lab.processes import Process
-from tests.lab.site import Site, events
+from tests.lab.site import Site
+from tests.system.readings import Reading, wait_until
 
 MODEL = "tiny-draining"
 CUTS = {"head": "0:3", "tail": "3:7", "other-head": "0:3", "other-tail": "3:7"}
-NUM_TOKENS = 3500  # more than are read: the chat still runs when all has happened
-NEVER_ENDS = {"2": -100}  # its end token
-ASKED: dict[str, Any] = {
-    "model": MODEL,
-    "messages": [{"role": "user", "content": "Tell me a long story."}],
-    "temperature": 1.0,
-    "seed": 11,
-    "logit_bias": NEVER_ENDS,
-    "stream": True,
-    "meshnet": {"trace": True},
-}
-
-
-@dataclass
-class Reading:
-    """A chat's stream so far."""
-
-    completion_id: str = ""
-    ids: list[int] = field(default_factory=list)
-    enough: int = NUM_TOKENS
-    num_seen: int = 0
-
-    def has_grown_or(self, done: Future[None]) -> bool:
-        return len(self.ids) > self.num_seen + 5 or done.done()
-
-    def read(self, site: Site) -> None:
-        """Until there is enough of it; then the client leaves."""
-        with site.post("/v1/chat/completions", ASKED | {"max_tokens": self.enough}, stream=True) as response:
-            assert response.status_code == 200, response.text
-            for event in events(response):
-                assert "error" not in event, event
-                self.completion_id = event["id"]
-                self.ids += event.get("meshnet", {}).get("ids", [])
-                if len(self.ids) >= self.enough:
-                    return
 
 
 @pytest.fixture(scope="module")
@@ -71,15 +35,8 @@ def health(node: Process) -> dict[str, Any]:
     return dict(requests.get(f"http://127.0.0.1:{port}/health", timeout=5).json())
 
 
-def wait_until(holds: Callable[[], Any], site: Site, deadline_s: float = 60) -> None:
-    until = time.monotonic() + deadline_s
-    while not holds():
-        assert time.monotonic() < until, site.log()[-3000:]
-        time.sleep(0.05)
-
-
 def test_a_chat_leaves_a_tail_and_then_a_head_that_drain(site: Site, nodes: dict[str, Process]) -> None:
-    reading = Reading()
+    reading = Reading(MODEL)
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(reading.read, site)
         wait_until(lambda: reading.has_grown_or(done), site)
@@ -91,7 +48,7 @@ def test_a_chat_leaves_a_tail_and_then_a_head_that_drain(site: Site, nodes: dict
             reading.enough = len(reading.ids)
         done.result(30)
     site.give_duty(tail, "works")
-    undisturbed = Reading(enough=len(reading.ids))
+    undisturbed = Reading(MODEL, enough=len(reading.ids))
     undisturbed.read(site)
     assert reading.ids == undisturbed.ids
 

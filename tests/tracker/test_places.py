@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from pytest_django.fixtures import Settings
 
 from tests.tracker.views.test_nodes import FACTS, Token, beat, error_of, key_in, register
 from tracker.credentials import Credential
@@ -79,7 +80,7 @@ def test_a_node_without_room_for_a_layer_is_told_so(join_token: Token) -> None:
 
 @pytest.mark.parametrize("missing", ["budget_bytes", "layer_bytes"])
 def test_a_node_says_what_it_has_room_for(join_token: Token, missing: str) -> None:
-    status, code, message = error_of(join(join_token[1], "node-1", **{missing: None}))
+    status, code, message = error_of(join(join_token[1], "node-1", **dict[str, Any]({missing: None})))
     assert (status, code) == (400, "bad_request")
     assert "layers: auto needs budget_bytes and layer_bytes" in message
 
@@ -136,3 +137,18 @@ def test_a_node_whose_owner_names_its_layers_moves_no_more(join_token: Token) ->
     accepted(Node.objects.get(), 6, 12)
     assert layers_in(register(key, start_layer=0, end_layer=3)) == (0, 3)
     assert (Move.objects.get().state, Node.objects.get().picks_layers) == (Move.State.DROPPED, False)
+
+
+def test_what_its_endpoint_has_proved_is_void_with_other_layers_which_it_loads_first(
+    join_token: Token, settings: Settings
+) -> None:
+    settings.ALLOW_PRIVATE_ENDPOINTS = True
+    nobody: dict[str, Any] = {"relay": False, "endpoint": "http://127.0.0.1:9"}
+    key = key_in(join(join_token[1], "node-1", **nobody))
+    later = timezone.now() + timedelta(seconds=60)
+    Node.objects.update(endpoint_address="127.0.0.1", endpoint_proved_until=later)
+    join(key, "node-1", **nobody)
+    assert Node.objects.get().endpoint_proved_until == later
+    move = accepted(Node.objects.get(), 6, 12)
+    join(key, "node-1", move=move.pk, **nobody)
+    assert Node.objects.get().endpoint_proved_until is None

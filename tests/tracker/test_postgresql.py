@@ -17,7 +17,8 @@ from tests.lab.postgres import Postgres
 from tests.lab.processes import ROOT, environment, manage
 
 ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "test_ticking.py", "test_contributions.py"]
-ESSENTIALS += ["test_metering.py", "test_usage.py", "views/test_nodes.py", "views/test_heartbeats.py"]
+ESSENTIALS += ["test_metering.py", "test_usage.py", "test_progress.py", "test_news.py"]
+ESSENTIALS += ["views/test_nodes.py", "views/test_heartbeats.py"]
 SLOW = "wrong or strangers or version or clamped or differs or dialled or proved or endpoint"  # said once, on SQLite
 
 

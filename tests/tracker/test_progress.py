@@ -77,14 +77,17 @@ def test_many_sessions_take_as_many_statements_as_one(
     assert SessionSteps.objects.count() == 5
 
 
-def test_of_too_many_at_once_the_others_have_their_turn(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_too_many_at_once_each_has_its_turn_and_all_tell_their_tokens(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(progress, "MAX_AT_ONCE", 2)
-    for number in range(5):
-        goes_on(begin_chat(), nodes, number)
-    written = []
-    for _ in range(4):
-        news.give(timezone.now())
+    chats, now, written = [begin_chat() for _ in range(5)], timezone.now(), []
+    for number in range(4):
+        for chat in chats:
+            goes_on(chat, nodes, number)
+        news.give(now + timedelta(seconds=number))
         written.append(SessionSteps.objects.count())
+        assert {session.completion_tokens for session in ChatSession.objects.all()} == {number + 1}
     assert written == [2, 4, 5, 5]
 
 

@@ -116,6 +116,58 @@ def test_a_node_on_trial_is_the_last_choice_but_for_one_without_room() -> None:
     assert find_route([trial, other], 12, random.Random(1), need_tokens=11)[0].peer_id == "trial"
 
 
+def measured(peer_id: str, start: int, end: int, load: int, ms_per_layer: float = 1.0) -> Candidate:
+    return Candidate(peer_id, start, end, load, ms_per_layer=ms_per_layer)
+
+
+def test_a_route_of_more_hops_is_taken_once_that_of_fewest_has_enough_to_do() -> None:
+    halves = [measured("a", 0, 6, 0), measured("b", 6, 12, 0)]
+    assert [hop.peer_id for hop in find_route([measured("whole", 0, 12, 4), *halves], 12, random.Random(1))] == [
+        "whole"
+    ]
+    assert [hop.peer_id for hop in find_route([measured("whole", 0, 12, 5), *halves], 12, random.Random(1))] == [
+        "a",
+        "b",
+    ]
+
+
+def test_where_all_have_much_to_do_those_with_less_are_taken() -> None:
+    halves = [measured("a", 0, 6, 30), measured("b", 6, 12, 30)]
+    assert find_route([measured("whole", 0, 12, 60), *halves], 12, random.Random(1))[0].peer_id == "a"
+    assert find_route([measured("whole", 0, 12, 10), *halves], 12, random.Random(1))[0].peer_id == "whole"
+
+
+def test_a_faster_node_gets_more_sessions() -> None:
+    fast, slow = measured("fast", 0, 12, 2, 1.0), measured("slow", 0, 12, 0, 4.0)
+    assert find_route([fast, slow], 12, random.Random(1))[0].peer_id == "fast"
+    assert find_route([measured("fast", 0, 12, 5, 1.0), slow], 12, random.Random(1))[0].peer_id == "slow"
+
+
+def test_where_a_speed_is_not_known_only_loads_count() -> None:
+    fast, unknown = measured("fast", 0, 12, 2, 0.1), Candidate("unknown", 0, 12, 1)
+    assert find_route([fast, unknown], 12, random.Random(1))[0].peer_id == "unknown"
+
+
+def test_a_node_on_the_sessions_route_is_kept_though_another_is_faster() -> None:
+    kept, fast = measured("kept", 0, 12, -1, 4.0), measured("fast", 0, 12, 0, 0.1)
+    assert find_route([kept, fast], 12, random.Random(1))[0].peer_id == "kept"
+
+
+def test_sessions_spread_until_the_whole_mesh_does_what_it_can() -> None:
+    """As many as go through each, the slower ones fewer: within a third of what they could do at best."""
+    paces = {"a": 1.0, "b": 2.0, "c": 1.0, "d": 4.0, "whole": 1.0}
+    shards = [measured("whole", 0, 12, 0), *(measured(name, 0, 6, 0, paces[name]) for name in "ab")]
+    shards += [measured(name, 6, 12, 0, paces[name]) for name in "cd"]
+    work = dict.fromkeys(paces, 0.0)
+    for seed in range(400):
+        route = find_route(shards, 12, random.Random(seed))
+        for hop in route:
+            work[hop.peer_id] += paces[hop.peer_id] * (hop.end_layer - hop.start_layer)
+        shards = taken(shards, route, 0)
+    best = 1000 / 12 + min(1000 / 6 + 1000 / 12, 1000 / 6 + 1000 / 24)
+    assert 400 * 1000 / max(work.values()) > best * 2 / 3
+
+
 @given(shards(), st.integers(0, NUM_LAYERS), st.integers(0, NUM_LAYERS), st.integers())
 def test_a_span_covers_exactly_its_layers_or_the_missing_ones_are_named(
     candidates: list[Candidate], one: int, other: int, seed: int

@@ -7,8 +7,10 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 
 from relay import presence
@@ -64,17 +66,37 @@ class NodeAdmin(ModelAdmin):
         *("ban", "lift_ban", "rotate_key", "revoke"),
     )
     inlines = (ShardInline,)
-    fields = (
-        ("name", "standing", "duty"),
-        ("banned_until", "ban_reason"),
-        ("breaker_until", "breaker_openings", "breaker_reason", "cleared"),
-        ("model", "fingerprint", "peer_id"),
-        ("key", "joined_with", "created"),
-        ("uses_relay", "endpoint", "endpoint_address", "endpoint_proved_until", "endpoint_error", "address", "rtt_ms"),
-        ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer"),
-        ("picks_layers", "budget_bytes", "layer_bytes", "head_bytes", "tail_bytes"),
-        ("state", "done_bytes", "total_bytes", "last_seen", "lease_until"),
-        ("sessions", "cached_tokens", "reserved_tokens", "max_cached_tokens"),
+    fieldsets = (
+        (None, {"fields": ("name", "standing", "duty")}),
+        ("Kept out", {"fields": ("banned_until", "ban_reason")}),
+        ("Left out after failures", {"fields": ("breaker_until", "breaker_openings", "breaker_reason", "cleared")}),
+        ("Who it is", {"fields": ("model", "fingerprint", "peer_id", "key", "joined_with", "created")}),
+        (
+            "How it is reached",
+            {
+                "fields": (
+                    *("uses_relay", "rtt_ms", "endpoint", "endpoint_address"),
+                    *("endpoint_proved_until", "endpoint_error", "address"),
+                )
+            },
+        ),
+        (
+            "The machine",
+            {"fields": ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer")},
+        ),
+        (
+            "What it gives",
+            {"fields": ("picks_layers", "budget_bytes", "layer_bytes", "head_bytes", "tail_bytes")},
+        ),
+        (
+            "As it last said",
+            {
+                "fields": (
+                    *("state", "done_bytes", "total_bytes", "last_seen", "lease_until"),
+                    *("sessions", "cached_tokens", "reserved_tokens", "max_cached_tokens"),
+                )
+            },
+        ),
     )
     help_texts = {
         "standing": "Whether it can be asked now, and what keeps it away where it can't.",
@@ -90,7 +112,10 @@ class NodeAdmin(ModelAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, node: Node | None = None) -> list[str]:
         """All but the name: nodes say the rest, and the status is changed by the actions, which check and tell."""
-        return [name for row in self.fields for name in row if name != "name"]
+        return [name for name in flatten_fieldsets(self.fieldsets) if name != "name"]
+
+    def view_on_site(self, node: Node) -> str:
+        return reverse("node-detail", args=[node.pk])
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False  # nodes enrol themselves with a join token

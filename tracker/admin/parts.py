@@ -10,6 +10,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.text import capfirst
 
 from tracker import audit
 
@@ -67,6 +68,10 @@ class ModelAdmin(Audited):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change=change, **{"help_texts": self.help_texts} | kwargs)
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        title = {"title": capfirst(str(self.opts.verbose_name_plural))}
+        return super().changelist_view(request, title | (extra_context or {}))
 
     def tell(self, request: HttpRequest, sentences: Iterable[str], refused: Iterable[str] = ()) -> None:
         """What was done, and to whom not."""

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils import timezone
 
 from tracker import operating
@@ -96,6 +97,9 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
         found, may_repeat = super().get_search_results(request, sessions, search_term)
         written = json.dumps(search_term)[1:-1]
         return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
+
+    def view_on_site(self, session: ChatSession) -> str:
+        return reverse("session-detail", args=[session.completion_id, session.choice])
 
     def has_cancel_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm(CANCEL)

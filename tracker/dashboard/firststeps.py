@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.conf import settings
 from django.http import HttpRequest
 from django.utils import timezone
 
+from tracker import joining
 from tracker.dashboard.actions import Done, action
 from tracker.models import JoinToken
 
@@ -19,9 +19,5 @@ def first_join_token(request: HttpRequest, why: str) -> Done:
     token = JoinToken(label="first nodes", uses_left=USES, expires=timezone.now() + LASTS)
     credential = token.give_secret()
     token.save()
-    line = (
-        f"python manage.py runnode --tracker {settings.PUBLIC_URL} --join-token {credential.text} "
-        "--model smollm2-135m-instruct --layers auto --relay-only"
-    )
     said = f"Copy this line: the token in it is shown only now. {USES} nodes may join with it until tomorrow."
-    return Done(said, "made a join token", [token], secret=line)
+    return Done(said, "add", [token], secret=joining.runnode_line(credential.text))

@@ -82,6 +82,7 @@ def links_of(now: datetime, nodes: Iterable[MeshNode]) -> list[Link]:
     for head, hop, path, network_ms, is_running in _hops(now):
         if head in drawn and hop in drawn:
             told[head, hop, path].append((network_ms, is_running))
+    _join_untold(told)
     links = [
         Link(
             *way,
@@ -100,6 +101,14 @@ def sections_of(nodes: Iterable[MeshNode]) -> list[Section]:
     for node in nodes:
         bands[node.relay].setdefault(node.model, []).append(node)
     return [Section(relay, [_band(model, its) for model, its in bands[relay].items()]) for relay in sorted(bands)]
+
+
+def _join_untold(told: dict[tuple[int, int, str], list[tuple[float | None, bool]]]) -> None:
+    """Sessions whose heads haven't told the path yet take the one that others take between the same two."""
+    for head, hop, path in [way for way in told if not way[2]]:
+        others = [way for way in told if way[:2] == (head, hop) and way[2]]
+        if others:
+            told[max(others, key=lambda way: len(told[way]))] += told.pop((head, hop, path))
 
 
 def _band(model: str, nodes: list[MeshNode]) -> Band:

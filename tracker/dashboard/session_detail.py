@@ -7,7 +7,7 @@ from typing import Any
 from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
 
-from tracker import cancelling, stories
+from tracker import operating, stories
 from tracker.dashboard.actions import Done, Refused, action
 from tracker.dashboard.happenings import happenings
 from tracker.dashboard.pages import Ask, Context, Page
@@ -60,10 +60,9 @@ def _hops(session: ChatSession, told: list[dict[str, Any]]) -> list[dict[str, An
 @action(CANCEL)
 def cancel(request: HttpRequest, why: str, completion_id: str, choice: int = 0) -> Done:
     session = get_object_or_404(ChatSession, completion_id=completion_id, choice=choice)
-    if not cancelling.cancel(ChatSession.objects.filter(pk=session.pk), str(request.user)):
+    if not operating.cancel(request, ChatSession.objects.filter(pk=session.pk), why).names:
         raise Refused(f"Session {session} doesn't run, or somebody has cancelled it already: there is nothing to end.")
-    said = f"Session {session} ends within a few seconds. Its client is told that an operator ended it."
-    return Done(said, "cancel", [session])
+    return Done(f"Session {session} ends within a few seconds. Its client is told that an operator ended it.")
 
 
 page = Page("session-detail", "Session", context)

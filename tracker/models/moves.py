@@ -47,8 +47,15 @@ class Move(models.Model):
         ]
 
     def __str__(self) -> str:
-        was, will = layers_in_words(self.from_start, self.from_end), layers_in_words(self.to_start, self.to_end)
-        return f"{self.node}: from {was} to {will}"
+        return f"{self.node}: from {self.from_in_words} to {self.to_in_words}"
+
+    @property
+    def from_in_words(self) -> str:
+        return layers_in_words(*self.origin)
+
+    @property
+    def to_in_words(self) -> str:
+        return layers_in_words(*self.target)
 
     @property
     def origin(self) -> tuple[int, int]:

@@ -70,7 +70,11 @@ def top(line: Line, unit: str = "ms") -> str:
 def _drawn(line: Line, name: str = "line-0") -> SafeString:
     if not line.path:
         return SafeString("")
-    return format_html('<path class="{}" d="{}" vector-effect="non-scaling-stroke"/>', name, line.path)
+    drawn = format_html('<path class="{}" d="{}" vector-effect="non-scaling-stroke"/>', name, line.path)
+    if line.end is None or line.now is None:
+        return drawn
+    end = "M{:.1f} {:.1f}h0".format(*line.end)
+    return format_html('{}<path class="{} end" d="{}" vector-effect="non-scaling-stroke"/>', drawn, name, end)
 
 
 def _picture(name: str, words: str, drawn: SafeString) -> SafeString:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from relay.auth import authenticator
@@ -17,9 +19,10 @@ from relay.throttle import Throttle
 from tests.tracker.admin.conftest import OURS, contributed, url
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import PeerSocket
-from tracker import credentials
+from tracker import audit, credentials
 from tracker.models import (
     ApiKey,
+    AuditEntry,
     ChatSession,
     Contribution,
     Failover,
@@ -336,3 +339,37 @@ def test_a_model_is_not_deleted_while_a_key_names_it_alone(
     key.allowed_models.add(other)
     operator.post(url(LanguageModel, model.pk, "delete"), {"post": "yes"})
     assert [model.name for model in LanguageModel.objects.for_key(key.pk)] == ["other"]
+
+
+def test_lists_ask_the_database_as_often_for_many_rows_as_for_few(
+    operator: Client, make_node: MakeNode, connect: Callable[[Node], None], django_user_model: Any
+) -> None:
+    def num_queries(table: Any) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            assert operator.get(url(table)).status_code == 200
+        return len(queries)
+
+    def more(numbers: range) -> None:
+        for number in numbers:
+            connect(make_node(f"node-{number}"))
+            Usage.objects.create(
+                api_key=ApiKey.objects.create(key_id=f"key_{number}"), day=timezone.now().date(), model_name="tiny"
+            )
+            JoinToken.objects.create(key_id=f"join_{number}")
+            django_user_model.objects.create_user(f"user-{number}")
+            audit.record(None, "pause", Node.objects.all()[0])
+
+    tables = (Node, ApiKey, JoinToken, Usage, AuditEntry, django_user_model)
+    more(range(2))
+    few = [num_queries(table) for table in tables]
+    more(range(2, 20))
+    assert [num_queries(table) for table in tables] == few
+
+
+def test_what_a_key_has_used_today_is_counted_once_however_the_list_is_filtered(operator: Client, rows: None) -> None:
+    key = ApiKey.objects.get()
+    key.allowed_models.add(LanguageModel.objects.get(), LanguageModel.objects.create(name="other"))
+    Usage.objects.update(prompt_tokens=40, completion_tokens=2)
+    for query in ("", f"?allowed_models__id__exact={key.allowed_models.all()[0].pk}", "?revoked__exact=0"):
+        page = operator.get(url(ApiKey) + query).content.decode()
+        assert "3 requests, 42 tokens" in page

@@ -41,7 +41,8 @@ def walk(model: LanguageModel) -> Callable[..., None]:
     def make(*hops: tuple[Node, str, float | None], **fields: Any) -> None:
         number = ChatSession.objects.count()
         row = {"session_id": f"{number:032}", "completion_id": f"chatcmpl-{number}", "model": model, "seed": 1}
-        session = ChatSession.objects.create(**(row | {"started": NOW, "last_news": NOW} | fields))
+        begun = {"started": timezone.now(), "last_news": timezone.now()}
+        session = ChatSession.objects.create(**(row | begun | fields))
         for position, (node, path, network_ms) in enumerate(hops):
             layers = {"start_layer": node.shard.start_layer, "end_layer": node.shard.end_layer}
             hop = {"position": position, "node": node, "node_name": node.name, "path": path}
@@ -74,6 +75,19 @@ def test_lines_lead_from_heads_to_the_nodes_after_them(make_node: MakeNode, walk
     assert "a c direct 3.0 ms 3 0" in page
     assert "a b relay – 1 1" in page
     assert page.index("a b relay") < page.index("a b tunnel"), "what runs now comes first"
+
+
+def test_a_session_whose_path_isnt_told_yet_goes_the_way_of_the_others(
+    make_node: MakeNode, walk: Callable[..., None]
+) -> None:
+    a, b, c = make_node("a", 0, 4), make_node("b", 4, 8), make_node("c", 8, 12)
+    for _ in range(2):
+        walk((a, "local", None), (b, "tunnel", 10.0), state=ChatSession.State.DONE)
+    walk((a, "local", None), (b, "direct", 2.0), state=ChatSession.State.DONE)
+    walk((a, "", None), (b, "", None), (c, "", None))
+    page = words(shown())
+    assert "a b tunnel 10 ms 3 1" in page
+    assert "a c not told yet – 1 1" in page
 
 
 def test_sessions_of_long_ago_and_routes_that_were_left_draw_nothing(

@@ -39,7 +39,8 @@ async function ask(text) {
   const question = bubble("You", "you"), mine = bubble(model, "model"), figures = new Figures();
   question.append(text);
   const words = mine.appendChild(document.createTextNode(""));
-  const asked = { model, messages: [...instructions(), ...turns], temperature: number("temperature") ?? 1, meshnet: { trace: true } };
+  const asked = { model, messages: [...instructions(), ...turns], meshnet: { trace: true } };
+  if (number("temperature") !== null) asked.temperature = number("temperature");
   if (number("most")) asked.max_tokens = number("most");
   const control = begin();
   let reason = null;

@@ -120,7 +120,9 @@
     window.addEventListener("online", open);
     document.addEventListener("htmx:pushedIntoHistory", () => { close(); open(); }); // another list is looked at
     document.addEventListener("htmx:afterRequest", (event) => {
-      if (event.detail.successful && event.detail.requestConfig.verb !== "get") look(); // what was done is seen at once
+      if (!event.detail.successful || event.detail.requestConfig.verb === "get") return;
+      event.detail.elt.closest("form")?.reset(); // a reason is given for one action, not for the next
+      look(); // what was done is seen at once
     });
     open();
   }

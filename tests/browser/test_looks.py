@@ -31,6 +31,8 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "admin-join-token": ("operator", "/admin/tracker/jointoken/add/"),
     "admin-audit-log": ("operator", "/admin/tracker/auditentry/"),
     "admin-relay": ("operator", "/admin/relay/"),
+    "placement": ("operator", "/placement"),
+    "what-if": ("operator", "/placement/what-if"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),

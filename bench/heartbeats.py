@@ -1,4 +1,4 @@
-"""A site on SQLite whose nodes send 50 heartbeats a second while people look at its page of sessions.
+"""A site on SQLite whose nodes send 50 heartbeats a second while people look at its overview.
 
     python -m bench.heartbeats [--quick] [--json]
 
@@ -175,7 +175,7 @@ def read(site: Site, seen: Seen, over: threading.Event) -> None:
             page = response.read().decode()
             seen.pages_s.append(time.perf_counter() - began)
             if response.status != 200 or "node-0" not in page:
-                seen.errors.append(f"the page of sessions got HTTP {response.status}")
+                seen.errors.append(f"the overview got HTTP {response.status}")
             path = "/?live"
             if over.wait(READ_EACH_S):
                 return

@@ -1,4 +1,4 @@
-"""The systemd units of docs/deploy, and the commands that docs/owners.md tells owners to type."""
+"""The systemd units of docs/deploy, what docs/owners.md tells owners to type, what is run before a commit."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from nodes.management.commands import fetchmodel, runnode
 from nodes.options import read_options
@@ -110,3 +111,12 @@ def test_what_owners_are_pointed_to_is_there() -> None:
     links = re.findall(r"\]\(([\w./@-]+?)(?:#[\w-]+)?\)", OWNERS)
     assert links
     assert [link for link in links if not (ROOT / "docs" / link).exists()] == []
+
+
+def test_what_is_run_before_a_commit_is_what_make_runs() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    entries = {hook["id"]: shlex.split(hook["entry"]) for hook in hooks}
+    assert all((ROOT / words[0]).exists() for words in entries.values())
+    assert {words[1] for words in entries.values() if words[0].endswith("ruff")} == {"check", "format"}
+    assert entries["types"] == [".venv/bin/mypy", "."]
+    assert all(hook["language"] == "system" for hook in hooks)

@@ -22,6 +22,7 @@ FEW, MANY = (20, 100), (200, 10_000)  # nodes, sessions
 MAX_QUERIES = 30
 ODD = (SPICE, "-1", "9" * 30, "\0é%")  # typed into every field of a page
 OPENED = {"overview"}  # by DASHBOARD_PUBLIC
+JSON = ("/sessions.json", "/sessions/chatcmpl-7.json", "/sessions/chatcmpl-7/0.json")
 LEAST = {"chat": "operator"}  # who sees it; of the others a viewer
 
 
@@ -41,6 +42,7 @@ class Shown:
     typed: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)  # with something odd in each field
     public: dict[str, tuple[int, str]] = field(default_factory=dict)  # to strangers, of a site that is open to them
     statuses: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # by page and role; whole and live
+    json: dict[tuple[str, str], int] = field(default_factory=dict)  # statuses of what programs read of a page, by role
     texts: set[str] = field(default_factory=set)  # that a stranger may not read
 
 
@@ -76,6 +78,8 @@ def look(made: Crowd) -> Shown:
                 for query in ("", "?live"):
                     answer = clients["anonymous"].get(path + query)
                     shown.public[name + query] = answer.status_code, answer.content.decode()
+        for path in JSON:
+            shown.json |= {(path, role): client.get(path).status_code for role, client in clients.items()}
     return shown
 
 
@@ -117,6 +121,12 @@ def test_every_url_is_a_page_an_action_or_has_a_name_here() -> None:
 def test_a_page_is_seen_by_those_who_may_alone(few: Shown, place: Place, role: str) -> None:
     told = {"anonymous": 302, **{other: 200 if may(other, place) else 403 for other in ROLES if other != "anonymous"}}
     assert few.statuses[str(place), role] == (told[role], told[role])
+
+
+@pytest.mark.parametrize("path", JSON)
+def test_what_programs_read_of_a_page_is_for_the_same_people(few: Shown, path: str) -> None:
+    told = {role: few.json[path, role] for role in ROLES}
+    assert told == {"anonymous": 302, "nobody": 403, **dict.fromkeys(("viewer", "operator", "admin", "superuser"), 200)}
 
 
 @every_page

@@ -44,6 +44,7 @@ IDLE_S = 600.0  # a session that nobody uses for so long is freed
 _TICK_S = 10.0  # how often idle sessions are looked for
 _PACE_STEPS = 3  # of one token, measured after one that warms up
 _NEWEST_SHARE = 0.1  # of the newest batch in the mean
+_NEWEST_PACE = 0.02  # of the newest token's time in the mean: what disturbs a few of them is no slower machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class Engine:
         self._runner = Runner(shard, self._sessions, max_cached_tokens, clock, node)
         self._inbox: queue.SimpleQueue[Work | _Errand] = queue.SimpleQueue()
         self._mean_batch = 0.0
+        self.ms_per_layer: float | None = None  # of one token, measured; then as it was with the latest sessions
         self._thread = threading.Thread(target=self._work_until_told, name="engine", daemon=True)
         self._stopping = threading.Event()
 
@@ -191,6 +193,8 @@ class Engine:
         self._schedule.ran(works, ended, ended - started)
         if tasks and works[0].is_decode:
             self._mean_batch += (len(tasks) - self._mean_batch) * (_NEWEST_SHARE if self._mean_batch else 1)
+            if len(tasks) == tasks[0].work.num_tokens == 1:
+                self._keep_pace(tasks[0].work, ended - started)
         for task, output in zip(tasks, outputs, strict=True):  # last: who is told wants to go on at once
             runner.finish(task, output)
         return len(tasks)
@@ -232,7 +236,14 @@ class Engine:
             if not output.isfinite().all():
                 raise NotNumbers(f"layers {layers[0]}–{layers[1] - 1} give what isn't numbers (NaN or infinity)")
             took_s.append(self._clock() - started)
-        return statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
+        self.ms_per_layer = statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
+        return self.ms_per_layer
+
+    def _keep_pace(self, work: Work, took_s: float) -> None:
+        start, end = work.hop
+        newest = took_s * 1000 / (end - start)
+        known = self.ms_per_layer
+        self.ms_per_layer = newest if known is None else known + (newest - known) * _NEWEST_PACE
 
     def _expire(self) -> None:
         for session in self._sessions.expire(self._clock()):

@@ -66,7 +66,6 @@ class Serving:
         self._engine: Engine | None = None
         self._api: NodeApi | None = None
         self.layers = registration.layers
-        self.ms_per_layer: float | None = None
         self._standing = registration.standing
         self._duty = "works"
         self.bridge: RelayHttpBridge | None = None
@@ -80,7 +79,7 @@ class Serving:
         shard = _load(self._folder, registration, options, self._loading)
         self._engine = engine = Engine(shard, self._max_cached_tokens, node=options.name)
         engine.start()
-        self.ms_per_layer = _pace(engine)
+        _measure_pace(engine)
         if self._folder.num_elements(shard.start_layer, shard.end_layer) >= LARGE_ELEMENTS:
             logger.info("%d MB lie in huge pages", use_huge_pages() // 1_000_000)
         grammars = Grammars(tokenizer, shard.vocab_size) if tokenizer else None
@@ -113,6 +112,12 @@ class Serving:
             return {}
         pace = {} if self.ms_per_layer is None else {"ms_per_layer": self.ms_per_layer}
         return {**self._engine.occupancy().as_dict(), **pace, "session_epochs": self._api.session_epochs()}
+
+    @property
+    def ms_per_layer(self) -> float | None:
+        """Of one token, once it was measured."""
+        pace = self._engine.ms_per_layer if self._engine else None
+        return None if pace is None else round(pace, 3)
 
     @property
     def is_idle(self) -> bool:
@@ -215,17 +220,16 @@ def _load(folder: ModelFolder, registration: Registration, options: NodeOptions,
     return shard
 
 
-def _pace(engine: Engine) -> float | None:
-    """Milliseconds of a token in each layer. Also warms up the layers: the first chat doesn't find them cold."""
+def _measure_pace(engine: Engine) -> None:
+    """Also warms up the layers: the first chat doesn't find them cold."""
     try:
-        ms_per_layer = round(engine.measure_pace().result(PACE_DEADLINE_S), 3)
+        ms_per_layer = engine.measure_pace().result(PACE_DEADLINE_S)
     except NotNumbers as error:
         raise ModelError(f"{error}: their weights are damaged; get the model's files anew") from None
     except Exception as error:  # a node that is slow, or whose layers fail, says so when it is asked to work
         logger.warning("The time of a layer couldn't be measured: %r", error)
-        return None
-    logger.info("One token takes %.2f ms in each layer", ms_per_layer)
-    return ms_per_layer
+    else:
+        logger.info("One token takes %.2f ms in each layer", ms_per_layer)
 
 
 def _layers(shard: Shard) -> Layers:

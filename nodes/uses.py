@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -23,13 +23,13 @@ def models_folder() -> Path:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """With others that use it; waits while it is taken away. Of folders outside the cache there is nothing to hold."""
-    path = path.resolve()
-    if path.parent != models_folder().resolve():
-        yield
-        return
-    with _lock_of(path) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    """With others that use it; waits while it is taken away. Nothing is held of folders outside the cache, nor in a
+    cache that this user only reads."""
+    with ExitStack() as holding:
+        path = path.resolve()
+        if path.parent == models_folder().resolve():
+            with suppress(OSError):
+                fcntl.flock(holding.enter_context(_lock_of(path)), fcntl.LOCK_SH)
         yield
 
 
@@ -46,6 +46,10 @@ def free_to_take(path: Path) -> Iterator[bool]:
 
 
 def _lock_of(path: Path) -> IO[bytes]:
+    """Open for writing, or one that another user has made, which can be locked as well."""
     locks = path.parent / _LOCKS
     locks.mkdir(parents=True, exist_ok=True)
-    return open(locks / path.name, "ab")
+    try:
+        return open(locks / path.name, "ab")
+    except PermissionError:
+        return open(locks / path.name, "rb")

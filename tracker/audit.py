@@ -36,5 +36,8 @@ def record(request: HttpRequest | None, action: str, target: Model, reason: str 
         details=details,
         address=request.META.get("REMOTE_ADDR") or None if request else None,
     )
-    logger.info("%s: %s %s %s%s", entry.actor_name, action, entry.kind, entry.target, f" ({reason})" if reason else "")
+    level = logging.INFO if request else logging.DEBUG  # whoever ran a command sees what it did
+    logger.log(
+        level, "%s: %s %s %s%s", entry.actor_name, action, entry.kind, entry.target, f" ({reason})" if reason else ""
+    )
     return entry

@@ -12,7 +12,7 @@ from tracker import accusations, contributions, figures, news, progress, reports
 from tracker.answers import Answer
 from tracker.chats import Chat
 from tracker.errors import known_code
-from tracker.models import ChatSession, Failover
+from tracker.models import ChatSession
 
 
 @dataclass(slots=True)
@@ -42,8 +42,7 @@ def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
     _count(outcome, end)
     if outcome.state == ChatSession.State.DONE:
         accusations.carried(hops, now)
-    for epoch, resume_ms in chat.resume_ms.items():
-        Failover.objects.filter(session=chat.session_pk, epoch=epoch).update(resume_ms=resume_ms)
+    reports.write_resumed(chat.session_pk, chat.resume_ms)
 
 
 def _count(outcome: Outcome, end: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class Forecast:
 
 
 def predict(mesh: Mesh) -> Forecast:
-    capacities, holders = mesh.capacities(), mesh.num_holders()
+    capacities, holders = mesh.capacities, mesh.num_holders
     missing = ranges([layer for layer, number in enumerate(holders) if not number])
     weakest = min(capacities, default=0.0)
     computing, between, num_hops = (0.0, 0.0, 0) if missing else _token(mesh)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 
 
@@ -71,7 +72,7 @@ class Machine:
         return min(num_layers - 1, start_layer + most), self.fits(start_layer, num_layers, num_layers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mesh:
     num_layers: int
     machines: tuple[Machine, ...]
@@ -104,20 +105,22 @@ class Mesh:
         """Tokens a second, one at a time."""
         return 1000 / max(1e-6, self.work_ms(machine, start_layer, end_layer))
 
-    def capacities(self) -> list[float]:
+    @cached_property
+    def capacities(self) -> tuple[float, ...]:
         """Tokens a second of each layer."""
-        return self._summed((self.rate(machine, *machine.shard()), machine) for machine in self.holders())
+        return tuple(self._summed((self.rate(machine, *machine.shard()), machine) for machine in self.holders()))
 
-    def num_holders(self) -> list[int]:
+    @cached_property
+    def num_holders(self) -> tuple[int, ...]:
         """Of each layer."""
-        return [round(number) for number in self._summed((1.0, machine) for machine in self.holders())]
+        return tuple(round(number) for number in self._summed((1.0, machine) for machine in self.holders()))
 
     def bottleneck(self) -> float:
         """Tokens a second of the weakest layer; 0 while one is held by nobody."""
-        return min(self.capacities()) if self.is_whole() else 0.0
+        return min(self.capacities) if self.is_whole() else 0.0
 
     def missing(self) -> list[int]:
-        return [layer for layer, number in enumerate(self.num_holders()) if not number]
+        return [layer for layer, number in enumerate(self.num_holders) if not number]
 
     def is_whole(self) -> bool:
         return not self.missing()

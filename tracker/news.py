@@ -7,7 +7,7 @@ With the sign goes what is known of them by then, for those who look on; and bac
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -28,6 +28,7 @@ class Running:
 
     answer: Answer | None = None  # None until its head is asked
     ttft_ms: float | None = None
+    resume_ms: dict[int, float] = field(default_factory=dict)  # by epoch: from the loss of a head to the next token
     cancelled_by: str = ""  # who wants it to end
     written: progress.Known | None = None  # of it, so far
     all_written: float = 0.0  # when that was all that was known, in seconds since 1970
@@ -41,7 +42,8 @@ class Running:
         answer = self.answer
         if answer is None or not answer.prompt_ids:
             return None
-        return progress.Known(len(answer.prompt_ids), len(answer.ids), self.ttft_ms, answer.progress)
+        resumed = tuple(self.resume_ms.items())
+        return progress.Known(len(answer.prompt_ids), len(answer.ids), self.ttft_ms, resumed, answer.progress)
 
 
 _running: dict[int, Running] = {}  # by the keys of their rows

@@ -102,7 +102,7 @@ class _Fragile:
 
     @classmethod
     def of(cls, mesh: Mesh) -> _Fragile:
-        numbers = mesh.num_holders()
+        numbers = mesh.num_holders
         once, never = ([0, *accumulate(number == wanted for number in numbers)] for wanted in (1, 0))
         return cls(once, never)
 
@@ -123,12 +123,12 @@ def _reason(others: Mesh, machine: Machine, best: Share) -> str:
     if closed:
         return f"Nobody held {in_words(closed)}: with them every layer is held."
     before, after = others.bottleneck(), best.bottleneck
-    weak = ranges([layer for layer, capacity in enumerate(others.capacities()) if capacity <= before * WEAK])
-    if _rounded(after) > _rounded(before):
-        return f"The weakest were {in_words(weak)}: from {before:.1f} to {after:.1f} tokens/s, one step at a time."
+    weak = ranges([layer for layer, capacity in enumerate(others.capacities) if capacity <= before * WEAK])
     if others.demand is not None and before >= wanted_of(others):
         enough = f"There is enough for the {others.demand:.1f} tokens/s that are asked for"
         return f"{enough}: so the fewest layers hang on one machine, and a chat alone is fast."
+    if _rounded(after) > _rounded(before):
+        return f"The weakest were {in_words(weak)}: from {before:.1f} to {after:.1f} tokens/s, one step at a time."
     return f"No single machine lifts all of the weakest, {in_words(weak)}: so these are relieved most."
 
 

@@ -35,10 +35,10 @@ def plan(mesh: Mesh) -> Mesh:
 def worth(mesh: Mesh) -> tuple[float, int, float]:
     """More is better: the tokens a second of the weakest layer, up to what is wanted; where that is reached, how few
     layers hang on one machine; then how little all of them are strained."""
-    capacities, wanted = mesh.capacities(), wanted_of(mesh)
+    capacities, wanted = mesh.capacities, wanted_of(mesh)
     strain = sum(1 / max(NOTHING, capacity) for capacity in capacities)
     served = min(min(capacities), wanted)
-    num_fragile = mesh.num_holders().count(1) if served >= wanted else 0
+    num_fragile = mesh.num_holders.count(1) if served >= wanted else 0
     return round(served, 6), -num_fragile, -float(f"{strain:.9g}")
 
 

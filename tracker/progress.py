@@ -28,6 +28,7 @@ class Known:
     prompt_tokens: int
     completion_tokens: int
     ttft_ms: float | None
+    resume_ms: tuple[tuple[int, float], ...] = ()  # by epoch: from the loss of a head to the next token
     report: Report | None = None
 
     @property
@@ -40,6 +41,8 @@ def write(news: Mapping[int, tuple[Known, Known | None]]) -> dict[int, Known]:
     turn it is come first. What has been written by then."""
     _update(ChatSession, _TOKENS, [(*now.tokens, pk) for pk, (now, _) in news.items()])
     written = {pk: replace(now, report=before.report if before else None) for pk, (now, before) in news.items()}
+    for pk, (now, before) in news.items():
+        reports.write_resumed(pk, dict(now.resume_ms[len(before.resume_ms) if before else 0 :]))
     told = {pk: now.report for pk, (now, _) in news.items() if now.report and now.report != written[pk].report}
     told = dict(list(told.items())[:MAX_AT_ONCE])
     if told:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 
 from tracker.forecasts import WEAK, in_words, ranges
 from tracker.meshes import Machine, Mesh, NoRoom
@@ -21,6 +21,7 @@ MIN_GAIN = 1.2
 MIN_SAVED = 0.25  # of the layers: so many hang on one machine no more, where there is enough for all who ask
 MAX_GAIN = 100.0  # as which the end of a gap counts
 MOST_STEPS = 4
+MOST_APART = 8  # machines that a plan has elsewhere: beyond, it is another mesh and no way to it is looked for
 MOST_LOOKED_AT = 16  # machines of those that can be moved: the ones that are missed least where they are
 RELOAD_S = 120.0  # a machine is away for so long
 PAYS_WITHIN_S = 3600.0
@@ -92,9 +93,10 @@ def _best_step(mesh: Mesh, moved: set[str]) -> Step | None:
 
 
 def _possible(mesh: Mesh, moved: set[str]) -> Iterator[Step]:
+    capacities = mesh.capacities
     movable = [machine for machine in _movable(mesh) if machine.key not in moved]
-    missed = {machine.key: worth(mesh.without(machine.key)) for machine in movable}
-    for machine in sorted(movable, key=lambda machine: missed[machine.key], reverse=True)[:MOST_LOOKED_AT]:
+    movable.sort(key=lambda machine: (-_left_without(mesh, capacities, machine), machine.ms_per_layer, machine.key))
+    for machine in movable[:MOST_LOOKED_AT]:
         for within in (None, machine.loaded()):
             try:
                 step = Step(machine, *choose_shard(mesh, machine, within).layers)
@@ -102,6 +104,12 @@ def _possible(mesh: Mesh, moved: set[str]) -> Iterator[Step]:
                 continue
             if step.is_clean(mesh):
                 yield step
+
+
+def _left_without(mesh: Mesh, capacities: Sequence[float], machine: Machine) -> float:
+    """Tokens a second of the weakest of its layers, were it away."""
+    start, end = machine.shard()
+    return min(capacities[start:end]) - mesh.rate(machine, start, end)
 
 
 def _plan_of(mesh: Mesh) -> Mesh:
@@ -117,10 +125,12 @@ def _towards(mesh: Mesh, target: Mesh) -> list[Step]:
         for machine in _movable(mesh)
         if machine.key in wanted and wanted[machine.key] != machine.shard()
     ]
-    for number in range(1, min(MOST_STEPS, len(steps)) + 1):
-        for order in permutations(steps, number):
-            if _is_worth(mesh, order) and _is_way(mesh, order):
-                return list(order)
+    for number in range(1, MOST_STEPS + 1 if len(steps) <= MOST_APART else 1):
+        for some in combinations(steps, number):
+            if _is_worth(mesh, some):
+                order = next((order for order in permutations(some) if _is_way(mesh, order)), None)
+                if order:
+                    return list(order)
     return []
 
 
@@ -156,7 +166,7 @@ def _is_worth(before: Mesh, steps: Sequence[Step]) -> bool:
     wanted = wanted_of(before)
     was, will = min(before.bottleneck(), wanted), min(after.bottleneck(), wanted)
     if was >= wanted:
-        saved = before.num_holders().count(1) - after.num_holders().count(1)
+        saved = before.num_holders.count(1) - after.num_holders.count(1)
         return will >= was and saved >= max(1, MIN_SAVED * before.num_layers)
     return will >= MIN_GAIN * was and (will - was) * PAYS_WITHIN_S > _lost(before, steps, was) * PAYS_TIMES
 
@@ -187,9 +197,9 @@ def _why(before: Mesh, after: Mesh) -> str:
     was, will = before.bottleneck(), after.bottleneck()
     if was >= wanted_of(before):
         hang, left = (
-            ranges([at for at, number in enumerate(mesh.num_holders()) if number == 1]) for mesh in (before, after)
+            ranges([at for at, number in enumerate(mesh.num_holders) if number == 1]) for mesh in (before, after)
         )
         then = f"of these {in_words(left)} still do then" if left else "none do then"
         return f"Layers that hang on one machine: {in_words(hang)}; {then}."
-    weak = ranges([layer for layer, capacity in enumerate(before.capacities()) if capacity <= was * WEAK])
+    weak = ranges([layer for layer, capacity in enumerate(before.capacities) if capacity <= was * WEAK])
     return f"The weakest are {in_words(weak)}: from {was:.1f} to {will:.1f} tokens/s, one step at a time."

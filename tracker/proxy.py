@@ -45,7 +45,7 @@ async def proxy_chat(chat: Chat) -> AsyncGenerator[Said, None]:
     """
     outcome, started, answer = Outcome(), asyncio.get_running_loop().time(), chat.answer
     running = news.of(chat.session_pk)
-    running.answer = answer
+    running.answer, running.resume_ms = answer, chat.resume_ms
     clock = Clock(chat.deadline_s, settings.HEAD_SILENCE_S, is_cancelled=lambda: running.is_cancelled)
     try:
         async with aclosing(failover.heard(chat, clock, settings.FAILOVER_WAIT_S)) as events:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tracker.answers import Answer
 from tracker.hopreports import PERCENTILES, FailoverReport, HopReport, Report
@@ -52,13 +52,21 @@ def _fill(hop: SessionHop, told: HopReport) -> None:
 
 
 def write_failovers(session_pk: int, failovers: Iterable[FailoverReport]) -> None:
+    """How long it took where a head is lost the site itself knows (write_resumed)."""
     for failover in failovers:
+        took = {} if failover.resume_ms is None else {"resume_ms": failover.resume_ms}
         Failover.objects.filter(session=session_pk, epoch=failover.epoch).update(
             kept=failover.kept if failover.kept in KEPT else "",
-            resume_ms=failover.resume_ms,
             replayed_tokens=failover.replayed_tokens,
             replay_compute_ms=failover.replay_compute_ms,
+            **took,
         )
+
+
+def write_resumed(session_pk: int, resume_ms: Mapping[int, float]) -> None:
+    """By epoch: from the loss of a head to the next token."""
+    for epoch, ms in resume_ms.items():
+        Failover.objects.filter(session=session_pk, epoch=epoch).update(resume_ms=ms)
 
 
 def names_of(peer_ids: Collection[str]) -> dict[str, str]:

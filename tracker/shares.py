@@ -34,7 +34,7 @@ def shares(mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None) 
     """Every shard that fits the machine, were it added to the mesh; where layers are given, those `within` them."""
     last = mesh.num_layers
     first, final = within or (0, last)
-    layers = _Layers([max(NOTHING, capacity) for capacity in mesh.capacities()])
+    layers = _Layers([max(NOTHING, capacity) for capacity in mesh.capacities])
     ends = {start: machine.last_ends(start, last) for start in range(first, final)}
     most = max((end - start for start, (end, _) in ends.items()), default=0)
     for length in _lengths(min(most, final - first), last):
@@ -54,7 +54,7 @@ def _lengths(most: int, num_layers: int) -> list[int]:
     lengths, length = [], 1
     while length <= most:
         lengths.append(length)
-        length += 1 if most * num_layers <= MOST_SHARDS else max(1, length // 24)
+        length += 1 if most * num_layers <= MOST_SHARDS else max(1, length // 12)
     return lengths if not lengths or lengths[-1] == most else [*lengths, most]
 
 

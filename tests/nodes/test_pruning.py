@@ -119,6 +119,14 @@ def test_one_that_is_taken_away_while_it_is_opened_is_made_again(cache: Path, ti
     assert list(path.glob("*.safetensors"))
 
 
+def test_a_cache_that_is_only_read_serves_all_the_same(cache: Path, tiny_path: Path, tmp_path: Path) -> None:
+    file = make_gguf(tiny_path, tmp_path / "tiny.gguf")
+    cache.mkdir(parents=True)
+    (cache / ".in-use").touch()  # stands for a folder that can't be written in
+    with opened_model(str(file)) as folder:
+        assert folder.path.parent == cache
+
+
 def test_of_folders_outside_the_cache_nobody_holds_anything(cache: Path, tiny_path: Path) -> None:
     with opened_model(tiny_path):
         assert not cache.exists()

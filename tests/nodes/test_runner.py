@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -14,6 +15,7 @@ from nodes.engine import Engine, EngineError, OutOfMemory, Step, StepResult
 from nodes.sampling import GREEDY, Sampling
 from nodes.sessions import Busy, Missing
 from nodes.work import NotNumbers
+from tests.nodes.clocks import Time
 from tests.nodes.shards import BREAKS, IS_NAN, NUM_LAYERS, TAKES_MEMORY, WIDTH, FakeShard, digests, next_id
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
@@ -23,9 +25,9 @@ PROMPT = (5, 6, 7)
 class Driven:
     """An engine whose turns the test takes."""
 
-    def __init__(self, *layers: int, room: int = 1000) -> None:
+    def __init__(self, *layers: int, room: int = 1000, clock: Callable[[], float] = time.monotonic) -> None:
         self.shard = FakeShard(*layers or (0, NUM_LAYERS))
-        self.engine = Engine(self.shard, room, node="attic")
+        self.engine = Engine(self.shard, room, clock, node="attic")
         self.futures: list[Future[Any]] = []
 
     def submit(
@@ -243,3 +245,26 @@ def test_the_pace_of_a_layer_is_measured_without_a_trace() -> None:
         driven.run()
         assert pace.result(0) > 0
         assert driven.engine.cached_tokens == 0
+
+
+def test_the_pace_follows_what_sessions_that_are_alone_take() -> None:
+    clock = Time()
+    driven = Driven(clock=clock)
+    driven.prompts(A, B)
+    assert driven.engine.ms_per_layer is None, "a prompt's tokens go through together"
+
+    def token(position: int, milliseconds: int) -> float | None:
+        def takes() -> None:
+            clock.now += milliseconds / 1000
+
+        driven.shard.before = takes
+        driven.submit(A, position, position, (1,))
+        driven.run()
+        driven.futures.clear()
+        return driven.engine.ms_per_layer
+
+    assert token(3, 40) == pytest.approx(10)
+    assert token(4, 80) == pytest.approx(10 + 0.02 * 10)
+    for position in range(5, 305):
+        last = token(position, 80)
+    assert last == pytest.approx(20, rel=0.01)

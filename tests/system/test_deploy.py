@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import requests
+import websocket
 
 from tests.lab import rawhttp
 from tests.lab.deployment import Deployment
@@ -62,20 +63,26 @@ def test_a_chat_goes_to_nodes_whose_sockets_another_process_holds(deployment: De
     assert answered.paths[1] in ("relay", "tunnel")
 
 
-def test_people_log_in_over_tls_and_get_the_styles(deployment: Deployment) -> None:
+@pytest.fixture(scope="module")
+def operator(deployment: Deployment) -> requests.Response:
+    """What somebody sees who has just logged in; the cookies are in its history."""
     deployment.env["DJANGO_SUPERUSER_PASSWORD"] = PASSWORD
     deployment.manage("createsuperuser", "--noinput", "--username", "operator", "--email", "")
-    page = deployment.over_tls("GET", "/admin/login/")
-    style = re.search(r'href="(/static/admin/[^"]+\.css)"', page.text)
-    assert style
-    assert deployment.over_tls("GET", style[1]).headers["content-type"].startswith("text/css")
+    page = deployment.over_tls("GET", "/login")
     token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page.text)
     assert token
-    form = {"username": "operator", "password": PASSWORD, "csrfmiddlewaretoken": token[1], "next": "/admin/"}
-    referer = {"Referer": f"{deployment.url}/admin/login/"}
-    entered = deployment.over_tls("POST", "/admin/login/", data=form, cookies=page.cookies, headers=referer)
-    assert entered.status_code == 200
-    assert "Log out" in entered.text
+    form = {"username": "operator", "password": PASSWORD, "csrfmiddlewaretoken": token[1], "next": "/"}
+    referer = {"Referer": f"{deployment.url}/login"}
+    entered = deployment.over_tls("POST", "/login", data=form, cookies=page.cookies, headers=referer)
+    entered.cookies.update(entered.history[0].cookies)
+    return entered
+
+
+def test_people_log_in_over_tls_and_get_the_styles(deployment: Deployment, operator: requests.Response) -> None:
+    assert operator.status_code == 200
+    assert "Log out" in operator.text
+    for style in ("/static/admin/css/base.css", "/static/tracker/site.css"):
+        assert deployment.over_tls("GET", style).headers["content-type"].startswith("text/css")
 
 
 def test_figures_stay_inside(deployment: Deployment) -> None:
@@ -179,3 +186,31 @@ def test_a_killed_relay_process_takes_only_its_own_along(deployment: Deployment,
     deployment.start_relay()
     deployment.wait_for_model(model)
     assert answer(deployment, model).ids == before.ids
+
+
+def test_open_pages_follow_the_mesh_and_end_at_logout_whichever_process_has_them(
+    deployment: Deployment, fronts: dict[str, str], operator: requests.Response
+) -> None:
+    cookies = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
+    tls = {"ca_certs": str(deployment.ca_file)}
+    sockets = []
+    for url in fronts.values():
+        address = url.replace("http", "ws", 1) + "/live"
+        socket = websocket.create_connection(address, timeout=30, origin=url, cookie=cookies, sslopt=tls)
+        socket.send(json.dumps({"watch": "/"}))
+        sockets.append(socket)
+    model = {"name": "newcomer", "fingerprint": "f" * 64, "num_layers": 2, "hidden_size": 8, "context_length": 64}
+    deployment.register(deployment.join_token, name="newcomer", model=model, relay=True, endpoint=None)
+    for socket in sockets:
+        while "newcomer" not in json.loads(socket.recv()).get("html", ""):
+            pass
+    token = re.search(r"X-CSRFToken&quot;: &quot;(\w+)|X-CSRFToken\": \"(\w+)", operator.text)
+    assert token
+    sent = {"Referer": f"{deployment.url}/", "X-CSRFToken": token[1] or token[2]}
+    assert deployment.over_tls("POST", "/logout", cookies=operator.cookies, headers=sent).status_code == 200
+    for socket in sockets:
+        while "error" not in (told := json.loads(socket.recv())):
+            pass
+        assert told == {"error": "you are logged out"}
+        assert socket.recv_data()[0] == websocket.ABNF.OPCODE_CLOSE
+        socket.close()

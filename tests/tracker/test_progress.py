@@ -130,6 +130,17 @@ def test_what_a_running_session_went_on_without_is_told_too(
         news.give(timezone.now())
 
 
+def test_how_long_it_took_to_go_on_at_another_head_is_told_too(nodes: list[Node]) -> None:
+    chat = begin_chat()
+    lost = {"kind": "head", "node_name": "head", "start_layer": 0, "end_layer": 6, "code": "x", "at": timezone.now()}
+    Failover.objects.create(session_id=chat.session_pk, epoch=1, **lost)
+    goes_on(chat, nodes, 3, (FailoverReport(1, "tokens", 9, None, 3.0),))
+    news.of(chat.session_pk).resume_ms[1] = 812.4
+    news.give(timezone.now())
+    failover = Failover.objects.get()
+    assert (failover.resume_ms, failover.kept, failover.replayed_tokens) == (812.4, "tokens", 9)
+
+
 def test_at_the_end_its_last_words_stand(nodes: list[Node]) -> None:
     chat = begin_chat()
     goes_on(chat, nodes)

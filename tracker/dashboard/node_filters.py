@@ -25,7 +25,7 @@ def _offline(now: datetime, present: Collection[str]) -> Q:
 
 
 def _closed(now: datetime, present: Collection[str]) -> Q:
-    return _online(now, present) & (~Q(duty=Node.Duty.WORKS) | Q(breaker_until__gt=now))
+    return _online(now, present) & (~Q(duty=Node.Duty.WORKS) | Q(is_moving=True) | Q(breaker_until__gt=now))
 
 
 def _loading(now: datetime, present: Collection[str]) -> Q:

@@ -128,6 +128,8 @@ def state_of(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
         return ("offline", "bad") if node.is_registered else ("left", "off")
     if node.duty != Node.Duty.WORKS:
         return str(node.duty), "busy"
+    if node.is_moving:
+        return "moving", "busy"
     return ("left out", "busy") if node.closed_to_sessions(now) else ("online", "good")
 
 

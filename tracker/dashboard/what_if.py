@@ -86,7 +86,7 @@ def _row(mesh: Mesh, machine: Machine) -> dict[str, Any]:
 def _parts(mesh: Mesh) -> list[dict[str, Any]]:
     """Neighbours that are held as often, for the bar."""
     parts, at = [], 0
-    for times, layers in groupby(mesh.num_holders()):
+    for times, layers in groupby(mesh.num_holders):
         number = len(list(layers))
         kind = "gap" if not times else ("", "twice")[times - 1] if times < 3 else "more"
         words = f"{layers_in_words(at, at + number)}: {counted(times, 'machine') if times else 'nobody'}"

@@ -80,6 +80,7 @@ def test_a_node_that_no_session_went_through_shows_its_round_trip(make_node: Mak
         ({"banned_until": NOW + timedelta(days=1), "ban_reason": "it lies"}, "UTC: it lies"),
         ({"duty": "paused"}, "paused connected to the relay, but it is paused by the operator"),
         ({"duty": "draining"}, "draining connected to the relay, but it is being drained"),
+        ({"is_moving": True}, "moving connected to the relay, but it "),
         ({"breaker_until": NOW + timedelta(hours=1), "breaker_reason": "no path works"}, "left out connected"),
         ({"lease_until": NOW - timedelta(seconds=9)}, "offline no heartbeat for"),
         ({"lease_until": NOW, "is_registered": False}, "left said that it leaves"),
@@ -100,8 +101,8 @@ def test_a_node_that_fetches_its_weights_shows_how_far_it_is(make_node: MakeNode
 
 
 STATES_OF = {  # the words that a row may show where the list is filtered so
-    "online": {"online", "paused", "draining", "left out"},
-    "closed": {"paused", "draining", "left out"},
+    "online": {"online", "paused", "draining", "moving", "left out"},
+    "closed": {"paused", "draining", "moving", "left out"},
     "offline": {"offline", "left", "loading"},
     "loading": {"loading"},
     "pending": {"pending"},

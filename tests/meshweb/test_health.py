@@ -46,7 +46,8 @@ class Looks:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+def looks(db: None, monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """With the database: the thread that looks may be one that a test before has left a connection in."""
     made = Looks(dict(WELL))
     monkeypatch.setattr(readiness, "problems", made)
     return made

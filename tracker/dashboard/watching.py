@@ -19,6 +19,7 @@ from django.db import close_old_connections
 from django.http import Http404
 from django.utils import timezone
 
+from tracker import figures
 from tracker.dashboard.pages import Ask, Page
 from tracker.dashboard.visitors import ended, visitor_of
 from tracker.dashboard.watchers import BAD_LOGIN, FORBIDDEN, NOT_FOUND, NOTHING_NEW, TRY_LATER, Refused, Watcher
@@ -81,10 +82,12 @@ class Watching:
             self._start(self._look(view))
         if self._checks is None or self._checks.done():
             self._checks = self._start(self._check())
+        figures.live_pages.set(len(watchers) + 1)
 
     def end(self, watcher: Watcher) -> None:
         for view in self._views.values():
             view.watchers.discard(watcher)
+        figures.live_pages.set(sum(1 for _ in self.watchers()))
 
     def watchers(self) -> Iterator[Watcher]:
         return (watcher for view in self._views.values() for watcher in view.watchers)

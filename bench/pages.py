@@ -21,6 +21,14 @@ from tests.lab.site import Site
 
 NUM_NODES, NUM_SESSIONS = 200, 10_000
 MAX_PAGE_MS = 300
+# What a visitor may ask of them that takes longest; {round} so that nothing is kept from one to the next.
+ASKED = {
+    "session-list-searched": "/sessions?q=node-00{round}",
+    "session-list-last": "/sessions?page=200",
+    "node-list-searched": "/nodes?q=node-1&page=2",
+    "what-if-asked": "/placement/what-if?num_layers=80&layer_mb=500&head_mb=500&tail_mb=500&count1=8&memory1=16"
+    "&count2=8&memory2=32&count3=8&memory3=12&rtt1=1{round}",
+}
 _MAKE = """
 import json
 from django.db import connection
@@ -32,10 +40,11 @@ crowd({num_nodes}, {num_sessions}, without_relay=True)
 reader = User.objects.create_superuser("reader", password="{password}")
 client, told = Client(SERVER_NAME="127.0.0.1"), {{}}
 client.force_login(reader)
-for place in PAGES:
+paths = {{str(place): place.path() for place in PAGES}} | {asked}
+for name, path in paths.items():
     with CaptureQueriesContext(connection) as asked:
-        assert client.get(place.path()).status_code == 200, place.path()
-    told[str(place)] = [place.path(), len(asked)]
+        assert client.get(path.replace("{{round}}", "0")).status_code == 200, path
+    told[name] = [path, len(asked)]
 print(json.dumps(told))
 """
 
@@ -44,12 +53,12 @@ def main() -> None:
     chosen = options(__doc__)
     rounds = 5 if chosen.quick else 40
     with tempfile.TemporaryDirectory() as folder, Site(Path(folder), TICK="off") as site:
-        code = _MAKE.format(num_nodes=NUM_NODES, num_sessions=NUM_SESSIONS, password=PASSWORD)
+        code = _MAKE.format(num_nodes=NUM_NODES, num_sessions=NUM_SESSIONS, password=PASSWORD, asked=ASKED)
         places: dict[str, tuple[str, int]] = json.loads(site.manage("shell", "-c", code).splitlines()[-1])
         with connected(site) as connection:
             cookie = log_in(connection)
             whole = {name: timed(connection, cookie, path, rounds) for name, (path, _) in places.items()}
-            live = {name: timed(connection, cookie, f"{path}?live", rounds) for name, (path, _) in places.items()}
+            live = {name: timed(connection, cookie, with_live(path), rounds) for name, (path, _) in places.items()}
     queries = {name: count for name, (_, count) in places.items()}
     show(whole, live, queries)
     figures = {f"{name.replace('-', '_')}_ms": round(median(times), 1) for name, times in whole.items()}
@@ -59,12 +68,16 @@ def main() -> None:
     finish(figures, chosen.json)
 
 
+def with_live(path: str) -> str:
+    return f"{path}{'&' if '?' in path else '?'}live"
+
+
 def timed(connection: http.client.HTTPConnection, cookie: str, path: str, rounds: int) -> list[float]:
     """Milliseconds of each request; the first isn't counted, templates are read then."""
     times = []
-    for _ in range(rounds + 1):
+    for number in range(rounds + 1):
         began = time.perf_counter()
-        connection.request("GET", path, headers={"Cookie": cookie})
+        connection.request("GET", path.replace("{round}", str(number)), headers={"Cookie": cookie})
         response = connection.getresponse()
         response.read()
         times.append((time.perf_counter() - began) * 1000)

@@ -25,6 +25,14 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "node": ("operator", "/nodes/{node}"),
     "sessions": ("viewer", "/sessions"),
     "session": ("operator", "/sessions/{session}"),
+    "admin": ("operator", "/admin/"),
+    "admin-nodes": ("operator", "/admin/tracker/node/"),
+    "admin-node": ("operator", "/admin/tracker/node/{node}/change/"),
+    "admin-join-token": ("operator", "/admin/tracker/jointoken/add/"),
+    "admin-audit-log": ("operator", "/admin/tracker/auditentry/"),
+    "admin-relay": ("operator", "/admin/relay/"),
+    "placement": ("operator", "/placement"),
+    "what-if": ("operator", "/placement/what-if"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),
@@ -60,6 +68,7 @@ def test_a_page_is_fit_for_everybody(views: dict[str, Window], session: str, sit
     found = axe.findings(page)
     keep(page, f"{name}-light")
     page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.getAnimations().length === 0")  # colours that pass into each other
     found += axe.findings(page, only="color-contrast")
     keep(page, f"{name}-dark")
     page.set_viewport_size(PHONE)

@@ -101,7 +101,7 @@ class Watching:
             while view.watchers:
                 began = _clock()
                 await self._look_once(view)
-                await asyncio.sleep(max(view.page.every_s, REST * (_clock() - began)))
+                await self._rest(view, max(view.page.every_s, REST * (_clock() - began)))
         finally:
             del self._views[view.page, view.ask]
             for watcher in view.watchers:
@@ -127,6 +127,14 @@ class Watching:
             view.tell(view.message)
         elif _clock() - view.said >= SAYS_S:
             view.tell(NOTHING_NEW)
+
+    async def _rest(self, view: View, seconds: float) -> None:
+        """However long it is: whoever hears nothing takes the site for dead."""
+        until = _clock() + seconds
+        while view.watchers and (left := until - _clock()) > 0:
+            await asyncio.sleep(min(left, SAYS_S))
+            if left > SAYS_S:
+                view.tell(NOTHING_NEW)
 
     async def _check(self) -> None:
         """Ends who has logged out, and who may no longer see what he watches. While somebody watches."""

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from django.contrib import admin
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext, override_settings
+from django.urls import reverse
 from pytest_django import DjangoDbBlocker
 
 from tests.tracker.crowd import Crowd, crowd
@@ -43,18 +45,19 @@ class Shown:
     public: dict[str, tuple[int, str]] = field(default_factory=dict)  # to strangers, of a site that is open to them
     statuses: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)  # by page and role; whole and live
     json: dict[tuple[str, str], int] = field(default_factory=dict)  # statuses of what programs read of a page, by role
+    admin: dict[str, tuple[int, str]] = field(default_factory=dict)  # by path, to who may all
     texts: set[str] = field(default_factory=set)  # that a stranger may not read
 
 
 def cost(made: Crowd) -> Shown:
     """Of each page, to somebody who may see all."""
-    shown, admin = Shown(), client_of("admin")
+    shown, client = Shown(), client_of("admin")
     with made.connected():
         for place in PAGES:
             path, name = place.path(), str(place)
-            admin.get(path)  # what is kept from one look to the next
+            client.get(path)  # what is kept from one look to the next
             with CaptureQueriesContext(connection) as asked:
-                shown.pages[name] = admin.get(path).content.decode()
+                shown.pages[name] = client.get(path).content.decode()
             shown.queries[name] = len(asked)
     return shown
 
@@ -78,9 +81,21 @@ def look(made: Crowd) -> Shown:
                 for query in ("", "?live"):
                     answer = clients["anonymous"].get(path + query)
                     shown.public[name + query] = answer.status_code, answer.content.decode()
+        for path in of_admin():
+            answer = clients["superuser"].get(path)
+            shown.admin[path] = answer.status_code, answer.content.decode()
         for path in JSON:
             shown.json |= {(path, role): client.get(path).status_code for role, client in clients.items()}
     return shown
+
+
+def of_admin() -> list[str]:
+    """Each list of the admin, and of each the page of its first row; and the pages that are ours alone."""
+    names = [(model, f"admin:{model._meta.app_label}_{model._meta.model_name}") for model in admin.site._registry]
+    lists = [reverse(f"{name}_changelist") for _, name in names]
+    firsts = [(name, model._default_manager.order_by("pk").first()) for model, name in names]
+    rows = [reverse(f"{name}_change", args=[row.pk]) for name, row in firsts if row]
+    return [reverse("admin:index"), reverse("admin:relay"), *lists, *rows]
 
 
 def secrets_of(made: Crowd) -> set[str]:
@@ -152,6 +167,12 @@ def test_whatever_is_typed_is_text_and_breaks_nothing(few: Shown, place: Place, 
     status, page = few.typed[str(place), text]
     assert status in (200, 404)
     assert intruders(page) == set()
+
+
+def test_names_with_markup_in_them_are_text_in_the_admin_too(few: Shown) -> None:
+    assert {path: status for path, (status, _) in few.admin.items() if status != 200} == {}
+    assert {path: found for path, (_, page) in few.admin.items() if (found := intruders(page))} == {}
+    assert SPICE in Read(few.admin[reverse("admin:tracker_node_changelist")][1]).text
 
 
 def test_the_names_are_there(few: Shown) -> None:

@@ -109,6 +109,16 @@ async def test_who_waits_hears_that_nothing_has_changed(
     assert [await news(watcher) for _ in range(3)] == [{"html": "<p>same"}, {}, {}]
 
 
+async def test_who_watches_a_page_that_rests_for_long_hears_that_the_site_lives(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAYS_S", 0.02)
+    renderings, watcher = Renderings(every_s=3600), somebody()
+    watching.begin(watcher, renderings.page, ASK)
+    assert [await news(watcher) for _ in range(3)] == [{"html": "<p>1"}, {}, {}]
+    assert renderings.num == 1
+
+
 def test_that_nothing_has_changed_takes_the_place_of_no_news() -> None:
     watcher = somebody()
     watcher.tell('{"html": ""}')

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.browser import looks
 from tests.lab.people import Window
 from tests.lab.processes import Process, environment, manage_py
 from tests.lab.site import Site
@@ -40,7 +41,7 @@ def press(page: Page, name: str, keys: int = 60) -> None:
     raise AssertionError(f"{keys} times Tab lead to no {name!r}")
 
 
-def test_a_new_site_leads_to_a_first_answer(page: Page, empty: Site) -> None:
+def test_a_new_site_leads_to_a_first_answer(page: Page, browser: Browser, empty: Site) -> None:
     page.goto("/")
     press(page, "Log in")
     expect(page).to_have_url(f"{empty.url}/login")
@@ -66,6 +67,17 @@ def test_a_new_site_leads_to_a_first_answer(page: Page, empty: Site) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".turn.model .text")).to_contain_text("Paris", timeout=READY_MS)
     expect(page.locator("#doing")).to_contain_text("Done: ")
+    the_public_sees_models_and_no_names(browser, empty)
+
+
+def the_public_sees_models_and_no_names(browser: Browser, site: Site) -> None:
+    [[name]] = site.rows("SELECT name FROM tracker_node")
+    with Window.open(browser, site) as window:
+        window.page.goto("/")
+        expect(window.page.get_by_role("heading", name="smollm2-135m-instruct")).to_contain_text("answers")
+        expect(window.page.locator("#live-status")).to_have_text("live")
+        assert name not in window.page.locator("main").inner_text()
+        looks.look(window.page, "public")
 
 
 def without_chance(page: Page) -> None:

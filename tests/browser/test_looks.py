@@ -27,7 +27,7 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "admin-audit-log": ("operator", "/admin/tracker/auditentry/"),
     "admin-relay": ("operator", "/admin/relay/"),
     "placement": ("operator", "/placement"),
-    "what-if": ("operator", "/placement/what-if"),
+    "what-if": ("operator", "/placement/what-if?model=tiny&node-{node}=on"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),

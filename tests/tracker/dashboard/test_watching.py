@@ -49,6 +49,7 @@ def renderings() -> Renderings:
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     monkeypatch.setattr(module, "REST", 0)
+    monkeypatch.setattr(module, "REST_OF_ALL", 0)
 
     async def run(function: Any, *args: Any) -> Any:
         return function(*args)
@@ -139,10 +140,11 @@ async def test_a_page_that_nobody_watches_is_no_longer_made(watching: Watching, 
     assert renderings.num == num
 
 
+@pytest.mark.parametrize("which", ["REST", "REST_OF_ALL"])
 async def test_a_page_that_takes_long_is_made_less_often(
-    watching: Watching, renderings: Renderings, monkeypatch: pytest.MonkeyPatch
+    watching: Watching, renderings: Renderings, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    monkeypatch.setattr(module, "REST", 10_000)
+    monkeypatch.setattr(module, which, 10_000)
     watcher = somebody()
     watching.begin(watcher, renderings.page, ASK)
     assert await news(watcher) == {"html": "<p>1"}

@@ -146,7 +146,7 @@ class Serving:
     def _follow(self) -> None:
         standing = self._standing
         if standing.duty != self._duty:
-            logger.info("The operator has this node %s", _DUTIES.get(standing.duty, standing.duty))
+            logger.info("The site has this node %s", _DUTIES.get(standing.duty, standing.duty))
             self._duty = standing.duty
         if self._api is None:
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, exposition
+from prometheus_client import CollectorRegistry, Counter, Gauge, exposition
 
 _registry = CollectorRegistry(auto_describe=True)
 
@@ -30,6 +30,11 @@ chats_ended = Counter(
 )
 tokens = Counter(
     "meshnet_tokens", "Of chats that ended: their prompts' and their answers'.", ["of"], registry=_registry
+)
+live_pages = Gauge(
+    "meshnet_live_pages",
+    "Pages of the dashboard that are open in browsers and are told what changes.",
+    registry=_registry,
 )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from tracker.meshes import Machine, Mesh
+from tracker.routing import AS_FAST
 from tracker.words import layers_in_words
 
 HOP_MS = 3.0  # of each hop after the head beside its way: two programs' threads, sockets, the relay (bench.hops)
@@ -65,7 +66,7 @@ def expected_ms(mesh: Mesh) -> float:
 
 def _token(mesh: Mesh) -> tuple[float, float, int]:
     """(ms of computing, ms of hops and the head, hops), as an average of the routes that may be taken: those of the
-    fewest hops (tracker/routing.py)."""
+    fewest hops, by machines that are about as fast as the fastest (tracker/routing.py)."""
     by_shard = defaultdict[tuple[int, int], list[Machine]](list)
     for machine in mesh.holders():
         by_shard[machine.shard()].append(machine)
@@ -82,7 +83,7 @@ def _token(mesh: Mesh) -> tuple[float, float, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Machines with the same shard: a route takes any of them."""
+    """Machines with the same shard that are about as fast: a route takes any of them."""
 
     start: int
     end: int
@@ -92,21 +93,27 @@ class _Group:
 
     @classmethod
     def of(cls, shard: tuple[int, int], machines: Sequence[Machine]) -> _Group:
-        pace = sum(machine.ms_per_layer for machine in machines) / len(machines)
-        return cls(*shard, len(machines), pace, sum(machine.rtt_ms for machine in machines) / len(machines))
+        fastest = min(machine.ms_per_layer for machine in machines)
+        taken = [machine for machine in machines if machine.ms_per_layer <= AS_FAST * fastest]
+        pace = sum(machine.ms_per_layer for machine in taken) / len(taken)
+        return cls(*shard, len(taken), pace, sum(machine.rtt_ms for machine in taken) / len(taken))
+
+    def work_ms(self, layer: int, mesh: Mesh) -> float:
+        tail = mesh.tail_layers if self.end == mesh.num_layers else 0.0
+        return self.ms_per_layer * (self.end - layer + tail)
 
 
 def _onward(
     mesh: Mesh, groups: Sequence[_Group], ways: dict[int, tuple[int, float, float]], layer: int
 ) -> tuple[int, float, float]:
     fewest = min(ways[group.end][0] for group in groups)
-    taken = [group for group in groups if ways[group.end][0] == fewest]
+    shortest = [group for group in groups if ways[group.end][0] == fewest]
+    fastest = min(group.work_ms(layer, mesh) for group in shortest)
+    taken = [group for group in shortest if group.work_ms(layer, mesh) <= AS_FAST * fastest]
     number = sum(group.number for group in taken)
     computing = way = 0.0
     for group in taken:
-        tail = mesh.tail_layers if group.end == mesh.num_layers else 0.0
-        work = group.ms_per_layer * (group.end - layer + tail)
-        computing += group.number * (work + ways[group.end][1]) / number
+        computing += group.number * (group.work_ms(layer, mesh) + ways[group.end][1]) / number
         way += group.number * (group.rtt_ms + ways[group.end][2]) / number
     return fewest + 1, computing, way
 

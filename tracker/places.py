@@ -23,19 +23,21 @@ def give(node: Node, wanted: Registration, now: datetime, *, is_of_other_model: 
     register together see each other. Raises ApiError 409 where nothing fits."""
     before = Shard.objects.filter(node=node).first()
     if not wanted.picks_layers:
-        moves.drop_open(node, "its owner has named its layers since", now)
+        moves.drop_open(node, "Its owner has named its layers since.", now)
         assert wanted.start_layer is not None
         assert wanted.end_layer is not None
         _write(node, before, (wanted.start_layer, wanted.end_layer), "")
         return
     num_layers = wanted.model.num_layers
     if is_of_other_model:
-        moves.drop_open(node, "it came with another model", now)
+        moves.drop_open(node, "It came with another model.", now)
     elif failed := wanted.failed_move:
         before = _back(node, before, moves.fail(node, failed.move, failed.reason, now))
-    elif (move := moves.arrive(node, wanted.move, now)) and _fits(node, move.target, num_layers):
-        _write(node, before, move.target, move.reason)
-        return
+    elif move := moves.arrive(node, wanted.move, now):
+        if _fits(node, move.target, num_layers):
+            _write(node, before, move.target, move.reason)
+            return
+        moves.drop_open(node, "Its memory doesn't hold these layers any more.", now)
     if before is None or is_of_other_model or not _fits(node, before.loaded, num_layers):
         _choose(node, before, num_layers, now)
 
@@ -53,7 +55,7 @@ def _choose(node: Node, before: Shard | None, num_layers: int, now: datetime) ->
         choice = choose_shard(machines.mesh_for(node, now), machines.machine_of(node))
     except NoRoom as error:
         raise ApiError(409, f"the site finds no layers for node {node.name}: {error}", code="no_room") from None
-    moves.drop_open(node, "other layers were chosen for it when it registered", now)
+    moves.drop_open(node, "Other layers were chosen for it when it registered.", now)
     _write(node, before, choice.layers, choice.reason)
     logger.info("node %s gets layers %d–%d: %s", node.name, choice.start_layer, choice.end_layer - 1, choice.reason)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -20,6 +21,7 @@ from tracker.proposals import Proposal, propose
 logger = logging.getLogger(__name__)
 
 AUTOMATIC = "automatic"
+MOVES_AGAIN = timedelta(hours=1)  # a node that has moved
 LOOKS_AGAIN = timedelta(minutes=1)
 REFUSED_FOR = timedelta(hours=24)  # what somebody has dropped isn't proposed again so soon
 Outline = tuple[str, tuple[int, int], bool]
@@ -44,7 +46,7 @@ class Rebalancer:
 
     def _propose(self, model: LanguageModel, now: datetime) -> None:
         nodes = list(machines.settled(model, now))
-        mesh = machines.mesh_of(model, nodes, now)
+        mesh = _rested(machines.mesh_of(model, nodes, now), model, now)
         outline, (before, at) = _outline(mesh), self._looked_at.get(model.pk, ([], now))
         if outline != before or now - at >= LOOKS_AGAIN:
             _write(model, nodes, propose(mesh), now)
@@ -53,6 +55,17 @@ class Rebalancer:
             first = Move.objects.filter(model=model, state=Move.State.PROPOSED).order_by("created", "pk").first()
             if first and moves.accept(first, AUTOMATIC, now):
                 moves.begin(model, now)
+
+
+def _rested(mesh: Mesh, model: LanguageModel, now: datetime) -> Mesh:
+    """Who has moved within the hour stays, unless some layer is held by nobody: speeds are measured amid other work,
+    and what looks slow in one minute may be fast in the next."""
+    if not mesh.is_whole():
+        return mesh
+    done = Move.objects.filter(model=model, state=Move.State.DONE, changed__gt=now - MOVES_AGAIN)
+    moved = set(done.values_list("node__name", flat=True))
+    placed = (replace(one, is_fixed=True) if one.key in moved else one for one in mesh.machines)
+    return replace(mesh, machines=tuple(placed))
 
 
 def _write(model: LanguageModel, nodes: Sequence[Node], proposals: Sequence[Proposal], now: datetime) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tracker.words import length_in_words
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -57,7 +59,7 @@ def _away(last_seen: datetime | None, heartbeat_s: float, now: datetime) -> str:
     """It has no socket, and nobody has missed a heartbeat for long enough to call it silent."""
     silent_s = (now - last_seen).total_seconds() if last_seen else 0.0
     if silent_s > heartbeat_s:
-        return f"its connection to the relay has ended; last heartbeat {silent_s:.0f} s ago"
+        return f"its connection to the relay has ended; last heartbeat {length_in_words(silent_s)} ago"
     return "its heartbeats arrive, but its socket to the relay is closed"
 
 
@@ -66,4 +68,4 @@ def _silence(last_seen: datetime | None, has_left: bool, now: datetime) -> str:
         return "was never heard of"
     if has_left:
         return "said that it leaves"
-    return f"no heartbeat for {max(0, (now - last_seen).total_seconds()):.0f} s"
+    return f"no heartbeat for {length_in_words((now - last_seen).total_seconds())}"

@@ -40,3 +40,11 @@ def presentable(message: str) -> str:
 def counted(number: int, thing: str) -> str:
     """ "1 session", "2 sessions"."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def length_in_words(seconds: float) -> str:
+    """Coarse: "8 s", "12 min", "3 h", "2 d"; of the larger unit from two of it on."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"

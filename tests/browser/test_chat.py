@@ -117,6 +117,19 @@ def test_a_failure_is_said_in_words_and_can_be_tried_again(page: Page, site: Sit
 
 
 @pytest.mark.usefixtures("head")
+def test_an_operator_ends_a_chat_from_its_page_and_its_user_is_told(page: Page) -> None:
+    page.goto("/chat?model=fake")
+    ask(page, "Hello")
+    with page.context.expect_page() as opened:
+        page.locator("#route").get_by_role("link").click(modifiers=["Control"])
+    session = opened.value
+    expect(session.locator("#live .state").first).to_have_text("running")
+    session.get_by_role("button", name="End this session").click()
+    expect(session.locator("#live .state").first).to_have_text("cancelled")
+    expect(page.get_by_role("alert")).to_contain_text("An operator of this site ended this chat.")
+
+
+@pytest.mark.usefixtures("head")
 def test_who_was_logged_out_is_told_to_log_in_again(page: Page) -> None:
     page.goto("/chat?model=fake")
     page.context.clear_cookies(name="sessionid")

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.lab import axe
+from tests.browser import looks
 from tests.lab.people import Window
-from tests.lab.processes import ROOT
 from tests.lab.site import Site
-
-PICTURES = ROOT / "test-output" / "screenshots"
-PHONE = ViewportSize(width=360, height=740)
-DESK = ViewportSize(width=1280, height=800)
 
 PAGES = {  # who looks, and where; {session} and {node} are there
     "login": ("", "/login"),
@@ -25,6 +20,14 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "node": ("operator", "/nodes/{node}"),
     "sessions": ("viewer", "/sessions"),
     "session": ("operator", "/sessions/{session}"),
+    "admin": ("operator", "/admin/"),
+    "admin-nodes": ("operator", "/admin/tracker/node/"),
+    "admin-node": ("operator", "/admin/tracker/node/{node}/change/"),
+    "admin-join-token": ("operator", "/admin/tracker/jointoken/add/"),
+    "admin-audit-log": ("operator", "/admin/tracker/auditentry/"),
+    "admin-relay": ("operator", "/admin/relay/"),
+    "placement": ("operator", "/placement"),
+    "what-if": ("operator", "/placement/what-if"),
     "chat": ("operator", "/chat"),
     "not-found": ("viewer", "/nowhere"),
     "not-allowed": ("viewer", "/chat"),
@@ -51,22 +54,12 @@ def test_a_page_is_fit_for_everybody(views: dict[str, Window], session: str, sit
     who, path = PAGES[name]
     window = views[who]
     page = window.page
-    page.set_viewport_size(DESK)
-    page.emulate_media(color_scheme="light")
+    looks.begin(page)
     [[node]] = site.rows("SELECT id FROM tracker_node WHERE name = 'tiny-0'")
     page.goto(path.format(session=session, node=node))
     if name == "chat":
         chat(page)
-    found = axe.findings(page)
-    keep(page, f"{name}-light")
-    page.emulate_media(color_scheme="dark")
-    found += axe.findings(page, only="color-contrast")
-    keep(page, f"{name}-dark")
-    page.set_viewport_size(PHONE)
-    keep(page, f"{name}-phone")
-    assert not found, "\n".join(map(str, found))
-    width = page.evaluate("document.documentElement.scrollWidth")
-    assert width <= PHONE["width"], f"on a phone the page is {width} wide: {sticking_out(page)}"
+    looks.look(page, name)
     assert window.wrong == []
 
 
@@ -77,17 +70,3 @@ def chat(page: Page) -> None:
     page.get_by_label("Your message").fill("What do you think of <b>layers</b>?")
     page.keyboard.press("Enter")
     expect(page.locator("#route [data-running=no]")).to_be_visible()
-
-
-def keep(page: Page, name: str) -> None:
-    page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
-
-
-def sticking_out(page: Page) -> list[str]:
-    """What is wider than the window and has nothing to scroll in."""
-    told: list[str] = page.evaluate(
-        """() => [...document.querySelectorAll("main *, header *")]
-            .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
-            .map((one) => one.outerHTML.slice(0, 100)).slice(0, 5)"""
-    )
-    return told

@@ -68,3 +68,26 @@ def test_a_killed_node_turns_red_with_the_reason_and_its_layers_become_a_gap(
     expect(row).to_contain_text("online")
     for node in (nodes[0], again):
         node.stop()
+
+
+def test_a_node_that_waits_for_approval_gets_it_in_the_admin_and_serves(watch: Watch, site: Site, tiny: Path) -> None:
+    token, site.join_token = site.join_token, site.manage("createjointoken", "--needs-approval", "--label", "stranger")
+    node = site.start_node("newcomer", tiny, "0:3")
+    site.join_token = token
+    row = watch("/nodes").get_by_role("row", name="newcomer")
+    expect(row.locator(".state")).to_have_text("pending")
+
+    with Window.open(watch.browser, site, watch.cookies["operator"]) as window:
+        admin = window.page
+        admin.goto("/admin/tracker/node/?q=newcomer")
+        admin.get_by_role("checkbox", name="Select this object").check()
+        admin.get_by_label("Action:").select_option(label="Approve selected nodes")
+        admin.get_by_role("textbox", name="Reason:").fill("I know its owner")
+        admin.get_by_role("button", name="Go").click()
+        expect(admin.locator(".messagelist")).to_contain_text("Approved: newcomer")
+        admin.goto("/admin/tracker/auditentry/")
+        expect(admin.get_by_role("row", name="newcomer")).to_contain_text("I know its owner")
+
+    node.wait_for("Ready: layers 0–2")
+    expect(row.locator(".state")).to_have_text("online")
+    node.stop()

@@ -48,11 +48,17 @@ def revoke(request: HttpRequest, peer_id: str) -> JsonResponse:
     return JsonResponse({})
 
 
+def disconnect(request: HttpRequest, peer_id: str) -> JsonResponse:
+    auth.disconnect(peer_id, "somebody closed it")
+    return JsonResponse({})
+
+
 urlpatterns = [
     path("call/<str:peer_id>", call),
     path("figures", figures),
     path("connected", connected),
     path("revoke/<str:peer_id>", revoke),
+    path("disconnect/<str:peer_id>", disconnect),
 ]
 
 from relay.urls import websocket_urlpatterns  # noqa: E402

@@ -139,6 +139,14 @@ def test_a_credential_revoked_at_one_process_closes_sockets_at_the_other(site: S
     assert end(peer) == (401, wire.CLOSE_CREDENTIAL)
 
 
+def test_a_connection_that_is_closed_at_one_process_ends_at_the_other_and_may_come_back(site: Site) -> None:
+    peer = site.b.register("aa11")
+    wait_until_known(site.a, "aa11", "ws://b.example")
+    site.a.get("/disconnect/aa11")
+    assert end(peer) == (503, wire.CLOSE_DRAINING)
+    site.b.register("aa11")
+
+
 def test_on_version_2_nodes_ask_each_other_over_processes_on_their_one_socket(site: Site) -> None:
     a, b = Tunnel.register(site.a, "aa11"), Tunnel.register(site.b, "bb22")
     wait_until_known(site.a, "bb22", "ws://b.example")

@@ -15,7 +15,7 @@ from pytest_django import Settings
 from meshweb.asgi import application
 from tests.tracker.conftest import MakeNode
 from tests.tracker.people import client_of
-from tracker import consumers
+from tracker import consumers, figures
 from tracker.dashboard import watching
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -203,6 +203,8 @@ async def test_a_gone_socket_leaves_nothing_behind() -> None:
         await socket.watch("/")
         await socket.hear()
         assert len(list(watching.watching.watchers())) == 1
+        assert b"meshnet_live_pages 1.0" in figures.exposed()
     async with asyncio.timeout(DEADLINE_S):
         while list(watching.watching.watchers()):
             await asyncio.sleep(0.01)
+    assert b"meshnet_live_pages 0.0" in figures.exposed()

@@ -132,6 +132,13 @@ def test_a_move_that_fails_takes_the_node_back_and_says_why(join_token: Token) -
     assert layers_in(join(key, "node-1", failed_move=failed)) == (0, 6), "it says so again"
 
 
+def test_a_node_that_has_less_memory_by_then_keeps_what_it_has(join_token: Token) -> None:
+    key = key_in(join(join_token[1], "node-1", 3))
+    move = accepted(Node.objects.get(), 6, 12)
+    assert layers_in(join(key, "node-1", 3, move=move.pk)) == (0, 3)
+    assert Move.objects.get().outcome == "Its memory doesn't hold these layers any more."
+
+
 def test_a_node_whose_owner_names_its_layers_moves_no_more(join_token: Token) -> None:
     key = key_in(join(join_token[1], "node-1"))
     accepted(Node.objects.get(), 6, 12)

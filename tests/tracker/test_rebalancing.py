@@ -200,6 +200,19 @@ def test_a_node_that_only_uses_fewer_of_its_layers_is_not_drained(
     assert (widened.state, widened.target) == (State.DONE, (0, 12)), "it has them still"
 
 
+def test_who_has_moved_stays_for_an_hour_unless_there_is_a_gap(
+    lopsided: list[Node], make_auto: MakeAuto, rebalancer: Rebalancer
+) -> None:
+    done = {"from_start": 6, "from_end": 12, "to_start": 0, "to_end": 6, "gain": 2.0, "reason": "why"}
+    for node in lopsided[:3]:
+        Move.objects.create(model=node.model, node=node, state=State.DONE, changed=NOW, **done)
+    rebalancer.look(NOW)
+    assert not Move.objects.filter(state=State.PROPOSED).exists(), "what looks slow now may be fast in a minute"
+    Node.objects.filter(name="d").update(is_registered=False)
+    rebalancer.look(NOW)
+    assert Move.objects.get(state=State.PROPOSED).target == (6, 12)
+
+
 def test_a_node_that_does_not_come_back_is_not_waited_for(lopsided: list[Node], rebalancer: Rebalancer) -> None:
     rebalancer.look(NOW)
     Move.objects.update(state=State.LOADING, changed=NOW)

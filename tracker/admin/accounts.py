@@ -46,7 +46,7 @@ class ContributionAdmin(ReadOnly, ModelAdmin):
     """Above the rows stand the sums of those that the filters leave, by owner and by node."""
 
     list_display = ("day", "node_name", "owner_label", "model_name", "sessions", "tokens", "token_layers")
-    list_filter = (("day", admin.DateFieldListFilter), "model_name", "owner_label", "node_name")
+    list_filter = (("day", admin.DateFieldListFilter), "model_name", "owner_label")  # nodes are many: they are searched
     date_hierarchy = "day"
     search_fields = ("node_name", "owner_label", "model_name")
     list_per_page = 100

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
-from django.db.models import Model, QuerySet
+from django.contrib.admin.widgets import AdminSplitDateTime
+from django.db.models import DateTimeField, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
@@ -60,9 +61,21 @@ class Audited(_ModelAdmin):
         return super().log_deletions(request, rows)  # type: ignore[arg-type]
 
 
+class LabelledDateTime(AdminSplitDateTime):
+    """Two fields, of which Django names the pair alone."""
+
+    def __init__(self, attrs: Any = None) -> None:
+        super().__init__(attrs)
+        for field, name in zip(self.widgets, ("Date", "Time"), strict=True):
+            field.attrs["aria-label"] = name
+
+
 class ModelAdmin(Audited):
     help_texts: ClassVar[dict[str, str]] = {}  # of what is no column, or says nothing of itself
     action_form = ReasonForm
+    formfield_overrides = {
+        DateTimeField: {"form_class": forms.SplitDateTimeField, "widget": LabelledDateTime},
+    }
     list_per_page = 50
     show_full_result_count = False  # one query less for each page of a long table
 

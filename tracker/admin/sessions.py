@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
@@ -71,8 +71,6 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
         "model__name",
         "api_key__label",
         "error_code",
-        "hops__node_name",
-        "failovers__code",
     )
     exclude = ("session_id",)  # a secret; short_id stands for it
     inlines = (SessionHopInline, FailoverInline)
@@ -93,10 +91,16 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
     def get_search_results(
         self, request: HttpRequest, sessions: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        """SQLite keeps JSON as text in which letters beyond ASCII are written as numbers."""
+        """Also by the nodes that it went through and by what it lost: asked beside, since joined to the sessions each
+        of these would come once for each of those."""
         found, may_repeat = super().get_search_results(request, sessions, search_term)
-        written = json.dumps(search_term)[1:-1]
-        return (found if written == search_term else found | sessions.filter(metadata__icontains=written)), may_repeat
+        if not search_term:
+            return found, may_repeat
+        hops = SessionHop.objects.filter(node_name__icontains=search_term).values("session")
+        failovers = Failover.objects.filter(code__icontains=search_term).values("session")
+        written = json.dumps(search_term)[1:-1]  # as SQLite keeps letters beyond ASCII
+        beside = Q(pk__in=hops) | Q(pk__in=failovers) | Q(metadata__icontains=written)
+        return found | sessions.filter(beside), may_repeat
 
     def view_on_site(self, session: ChatSession) -> str:
         return reverse("session-detail", args=[session.completion_id, session.choice])

@@ -19,6 +19,7 @@ from django.db import close_old_connections
 from django.http import Http404
 from django.utils import timezone
 
+from tracker import figures
 from tracker.dashboard.pages import Ask, Page
 from tracker.dashboard.visitors import ended, visitor_of
 from tracker.dashboard.watchers import BAD_LOGIN, FORBIDDEN, NOT_FOUND, NOTHING_NEW, TRY_LATER, Refused, Watcher
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 MAX_WATCHERS = 500  # in this process
 MAX_OF_ONE = 30  # pages that one login, or one address without, has open here
-REST = 9  # a page rests for so many times as long as its making took
+REST = 9  # a page rests for so many times as long as its making took: it gets a tenth of the thread's time
+REST_OF_ALL = 4  # and for so many times as long as that of all: together they get a quarter
 SAYS_S = 10.0  # so often a watcher hears that nothing has changed
 CHECK_S = 2.0  # so often logins are looked up
 RECHECK_S = 30.0  # so often permissions are
@@ -81,10 +83,12 @@ class Watching:
             self._start(self._look(view))
         if self._checks is None or self._checks.done():
             self._checks = self._start(self._check())
+        figures.live_pages.set(len(watchers) + 1)
 
     def end(self, watcher: Watcher) -> None:
         for view in self._views.values():
             view.watchers.discard(watcher)
+        figures.live_pages.set(sum(1 for _ in self.watchers()))
 
     def watchers(self) -> Iterator[Watcher]:
         return (watcher for view in self._views.values() for watcher in view.watchers)
@@ -101,7 +105,8 @@ class Watching:
             while view.watchers:
                 began = _clock()
                 await self._look_once(view)
-                await asyncio.sleep(max(view.page.every_s, REST * (_clock() - began)))
+                times = max(REST, REST_OF_ALL * len(self._views))
+                await self._rest(view, max(view.page.every_s, times * (_clock() - began)))
         finally:
             del self._views[view.page, view.ask]
             for watcher in view.watchers:
@@ -127,6 +132,14 @@ class Watching:
             view.tell(view.message)
         elif _clock() - view.said >= SAYS_S:
             view.tell(NOTHING_NEW)
+
+    async def _rest(self, view: View, seconds: float) -> None:
+        """However long it is: whoever hears nothing takes the site for dead."""
+        until = _clock() + seconds
+        while view.watchers and (left := until - _clock()) > 0:
+            await asyncio.sleep(min(left, SAYS_S))
+            if left > SAYS_S:
+                view.tell(NOTHING_NEW)
 
     async def _check(self) -> None:
         """Ends who has logged out, and who may no longer see what he watches. While somebody watches."""

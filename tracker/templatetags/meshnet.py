@@ -6,11 +6,12 @@ from typing import Any
 
 from django import template
 from django.template.context import Context
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from tracker.groups import OPERATE, SEE_DASHBOARD, USE_CHAT
+from tracker.groups import SEE_DASHBOARD, USE_CHAT, is_let_in
+from tracker.words import length_in_words
 
 register = template.Library()
 
@@ -43,16 +44,13 @@ def navigation(context: Context) -> dict[str, Any]:
     path = request.path if request else ""
     may = user.has_perm if user else lambda permission: False
     entries = [(name, title) for name, title, permission in WAY if not permission or may(permission)]
-    if user and (user.is_staff or may(OPERATE)):
+    if user and is_let_in(user):
         entries.append(("admin:index", "Admin"))
-    return {"entries": [entry for name, title in entries if (entry := _entry(name, title, path))]}
+    return {"entries": [_entry(name, title, path) for name, title in entries]}
 
 
-def _entry(name: str, title: str, path: str) -> dict[str, Any] | None:
-    try:
-        url = reverse(name)
-    except NoReverseMatch:
-        return None
+def _entry(name: str, title: str, path: str) -> dict[str, Any]:
+    url = reverse(name)
     is_here = path == url or (url != "/" and path.startswith(url.rstrip("/") + "/"))
     return {"url": url, "title": title, "current": ("page" if path == url else "true") if is_here else ""}
 
@@ -70,12 +68,7 @@ def ms(value: float | None) -> str:
 @register.filter
 def span(seconds: float | None) -> str:
     """A length of time, coarse, so that a page says something else only now and then: "8 s", "12 min", "3 h"."""
-    if seconds is None:
-        return "–"
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{max(0, seconds):.0f} s"
+    return "–" if seconds is None else length_in_words(seconds)
 
 
 @register.filter

@@ -89,16 +89,14 @@ def test_the_route_tells_of_nodes_that_were_lost(visit: Visit, session: ChatSess
         epoch=1,
         kind=Failover.Kind.HOP,
         node=lost,
-        node_name="n1",
+        node_name="<b>n1</b>",
         start_layer=6,
         end_layer=12,
         code="peer_gone",
-        cause="its socket <b>closed</b>",
         at=timezone.now(),
     )
     text = visit("operator").get(f"/chat/{session.completion_id}/route").content.decode()
-    assert "went on without" in text
-    assert "its socket &lt;b&gt;closed&lt;/b&gt;" in text
+    assert "it went on without <strong>&lt;b&gt;n1&lt;/b&gt;</strong>, layers 6–11" in text
 
 
 def test_an_answer_that_has_ended_says_so(visit: Visit, session: ChatSession) -> None:

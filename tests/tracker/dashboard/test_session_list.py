@@ -53,7 +53,7 @@ def test_a_session_that_runs_is_told_as_far_as_is_known(viewer: Client, session:
         state=ChatSession.State.RUNNING, ended=None, last_news=now, started=now - timedelta(seconds=3)
     )
     page = shown(viewer)
-    assert "1 session now" in page
+    assert '<a href="?state=running">1 session</a> now' in page
     assert ">10.0<" in page, "tokens a second until the last news"
     ChatSession.objects.update(cancelled_by="ann")
     assert 'class="state busy">ending' in shown(viewer)

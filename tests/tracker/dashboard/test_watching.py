@@ -49,6 +49,7 @@ def renderings() -> Renderings:
 @pytest.fixture
 def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     monkeypatch.setattr(module, "REST", 0)
+    monkeypatch.setattr(module, "REST_OF_ALL", 0)
 
     async def run(function: Any, *args: Any) -> Any:
         return function(*args)
@@ -109,6 +110,16 @@ async def test_who_waits_hears_that_nothing_has_changed(
     assert [await news(watcher) for _ in range(3)] == [{"html": "<p>same"}, {}, {}]
 
 
+async def test_who_watches_a_page_that_rests_for_long_hears_that_the_site_lives(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SAYS_S", 0.02)
+    renderings, watcher = Renderings(every_s=3600), somebody()
+    watching.begin(watcher, renderings.page, ASK)
+    assert [await news(watcher) for _ in range(3)] == [{"html": "<p>1"}, {}, {}]
+    assert renderings.num == 1
+
+
 def test_that_nothing_has_changed_takes_the_place_of_no_news() -> None:
     watcher = somebody()
     watcher.tell('{"html": ""}')
@@ -129,10 +140,11 @@ async def test_a_page_that_nobody_watches_is_no_longer_made(watching: Watching, 
     assert renderings.num == num
 
 
+@pytest.mark.parametrize("which", ["REST", "REST_OF_ALL"])
 async def test_a_page_that_takes_long_is_made_less_often(
-    watching: Watching, renderings: Renderings, monkeypatch: pytest.MonkeyPatch
+    watching: Watching, renderings: Renderings, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    monkeypatch.setattr(module, "REST", 10_000)
+    monkeypatch.setattr(module, which, 10_000)
     watcher = somebody()
     watching.begin(watcher, renderings.page, ASK)
     assert await news(watcher) == {"html": "<p>1"}

@@ -18,8 +18,9 @@ from tests.lab.processes import ROOT, environment, manage
 
 ESSENTIALS = ["test_models.py", "test_chats.py", "test_auth.py", "test_ticking.py", "test_contributions.py"]
 ESSENTIALS += ["test_metering.py", "test_usage.py", "test_progress.py", "test_news.py"]
-ESSENTIALS += ["views/test_nodes.py", "views/test_heartbeats.py"]
+ESSENTIALS += ["views/test_nodes.py", "views/test_heartbeats.py", "dashboard/test_every_page.py"]
 SLOW = "wrong or strangers or version or clamped or differs or dialled or proved or endpoint"  # said once, on SQLite
+SLOW += " or as_often or endless"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_nodes_join_and_chats_are_kept_books_of_as_on_sqlite(database_url: str, 
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
     )
     assert run.returncode == 0, run.stdout[-6000:]
 

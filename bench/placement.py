@@ -31,7 +31,7 @@ HEADER = [
     "per leave",
     "routed over weakest",
 ]
-QUICK, SIZES = [(3, 12), (10, 24), (30, 32), (300, 32)], [(3, 12), (10, 24), (30, 32), (100, 32), (300, 80), (1000, 80)]
+QUICK, SIZES = [(3, 12), (10, 24), (30, 32), (300, 32)], [(3, 12), (10, 24), (30, 32), (100, 32), (300, 32), (1000, 32)]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def choose_ms(num_layers: int, number: int) -> float:
 
 def main() -> None:
     chosen = options(__doc__)
-    smalls = [small(seed) for seed in range(30 if chosen.quick else 400)]
+    smalls = [small(seed) for seed in range(30 if chosen.quick else 200)]
     larges = [large(*size) for size in (QUICK if chosen.quick else SIZES)]
     print(table(HEADER, [one.row() for one in larges]))
     finish(

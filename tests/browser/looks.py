@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, ViewportSize
+from playwright.sync_api import FloatRect, Page, ViewportSize
 
 from tests.lab import axe
 from tests.lab.processes import ROOT
@@ -10,6 +10,7 @@ from tests.lab.processes import ROOT
 PICTURES = ROOT / "test-output" / "screenshots"
 PHONE = ViewportSize(width=360, height=740)
 DESK = ViewportSize(width=1280, height=800)
+MOST_PX = 2400  # of a picture's height
 
 
 def begin(page: Page) -> None:
@@ -18,13 +19,16 @@ def begin(page: Page) -> None:
     page.emulate_media(color_scheme="light")
 
 
-def look(page: Page, name: str) -> None:
-    """At a page that is open. Raises AssertionError where it shuts somebody out, or is wider than a phone."""
+def look(page: Page, name: str, *, is_long: bool = False) -> None:
+    """At a page that is open. Raises AssertionError where it shuts somebody out, or is wider than a phone.
+
+    `is_long`: its colours are those of shorter pages, which are looked at in dark, too.
+    """
     found = axe.findings(page)
     keep(page, f"{name}-light")
     page.emulate_media(color_scheme="dark")
     page.wait_for_function("document.getAnimations().length === 0")  # colours that pass into each other
-    found += axe.findings(page, only="color-contrast")
+    found += [] if is_long else axe.findings(page, only="color-contrast")
     keep(page, f"{name}-dark")
     page.set_viewport_size(PHONE)
     keep(page, f"{name}-phone")
@@ -34,7 +38,9 @@ def look(page: Page, name: str) -> None:
 
 
 def keep(page: Page, name: str) -> None:
-    page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
+    width, height = page.evaluate("[innerWidth, document.documentElement.scrollHeight]")
+    shown = FloatRect(x=0, y=0, width=width, height=min(height, MOST_PX))
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True, clip=shown, animations="disabled")
 
 
 def sticking_out(page: Page) -> list[str]:

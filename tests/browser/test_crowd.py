@@ -26,8 +26,7 @@ PAGES = {
 @pytest.fixture(scope="module")
 def window(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
     with Site(tmp_path_factory.mktemp("crowd"), TICK="off") as site:
-        cookie = people.make(site)["operator"]
-        site.manage("shell", "--verbosity", "0", "-c", MAKE)
+        cookie = people.make(site, MAKE)["operator"]
         with Window.open(browser, site, cookie) as opened:
             yield opened
 
@@ -38,6 +37,6 @@ def test_a_page_can_be_read_with_200_nodes_on_it(window: Window, name: str) -> N
     looks.begin(page)
     page.goto(PAGES[name])
     expect(page.locator("#live-status")).to_have_text("live")
-    looks.look(page, f"{name}-of-200")
+    looks.look(page, f"{name}-of-200", is_long=True)
     assert page.locator("#live img").count() == 0
     assert "spiced" not in page.title()

@@ -32,9 +32,11 @@ print(json.dumps(told))
 REFUSED = "Failed to load resource"  # how Chromium logs any status from 400 on; tests say which are meant
 
 
-def make(site: Site) -> dict[str, str]:
-    """A user of each group and one above them, "root"; the cookie of each, by name."""
-    told: dict[str, str] = json.loads(site.manage("shell", "--verbosity", "0", "-c", _MAKE).splitlines()[-1])
+def make(site: Site, beside: str = "") -> dict[str, str]:
+    """A user of each group and one above them, "root"; the cookie of each, by name. `beside`: Python that the same
+    process runs."""
+    said = site.manage("shell", "--verbosity", "0", "-c", f"{beside}\n{_MAKE}")
+    told: dict[str, str] = json.loads(said.splitlines()[-1])
     return told
 
 

@@ -83,10 +83,10 @@ def test_the_site_stays_up_with_an_admin_until_ctrl_c(demo: Process, temporary: 
 
 
 def signed_in(url: str, password: str) -> requests.Response:
-    """The sessions page after a login as a browser does it; the admin's style sheet must be there, too."""
+    """The first page after a login as a browser does it; the admin's style sheet must be there, too."""
     with requests.Session() as browser:
         login = browser.get(f"{url}/", timeout=20)
-        assert "/admin/login/" in login.url
+        assert login.url == f"{url}/login?next=/"
         token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', login.text)
         assert token
         form = {"csrfmiddlewaretoken": token[1], "username": "admin", "password": password, "next": "/"}

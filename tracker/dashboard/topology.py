@@ -70,7 +70,8 @@ def _relay(url: str, nodes: list[MeshNode]) -> str:
 
 
 def _box(node: MeshNode, box: Box) -> dict[str, Any]:
-    name = node.name if len(node.name) <= NAME_CHARS else node.name[: NAME_CHARS - 1] + "…"
+    room = NAME_CHARS - 2 if node.is_direct else NAME_CHARS  # whoever is reached directly has a mark beside its name
+    name = node.name if len(node.name) <= room else node.name[: room - 1] + "…"
     return {"node": node, "x": box.x, "y": box.y, "trunk_x": box.x - BRANCH, "name": name, "short": in_short(node)}
 
 

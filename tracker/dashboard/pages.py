@@ -64,6 +64,7 @@ class Page:
     permission: str = SEE_DASHBOARD
     is_public: bool = False  # DASHBOARD_PUBLIC opens it; what it then may tell its context sees in `ask.may`
     every_s: float = 1.0  # it is looked at again by the live socket
+    is_live: bool = True  # else nothing on it changes by itself, and no socket watches it
 
     def is_open(self, may: frozenset[str]) -> bool:
         return self.permission in may or (self.is_public and settings.DASHBOARD_PUBLIC)

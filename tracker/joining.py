@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import Q
@@ -13,6 +13,7 @@ from relay import presence
 from tracker.models import ApiKey, ChatSession, JoinToken, Node
 
 MODEL = "smollm2-135m-instruct"  # small, and known to nodes by name
+USES, LASTS = 10, timedelta(days=1)  # of a join token where nobody says otherwise: one that leaks is soon no good
 TOKEN = "TOKEN"  # where the real one isn't known any more
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -11,13 +9,11 @@ from tracker import joining
 from tracker.dashboard.actions import Done, action
 from tracker.models import JoinToken
 
-USES, LASTS = 10, timedelta(days=1)
-
 
 @action("tracker.add_jointoken")
 def first_join_token(request: HttpRequest, why: str) -> Done:
-    token = JoinToken(label="first nodes", uses_left=USES, expires=timezone.now() + LASTS)
+    token = JoinToken(label="first nodes", uses_left=joining.USES, expires=timezone.now() + joining.LASTS)
     credential = token.give_secret()
     token.save()
-    said = f"Copy this line: the token in it is shown only now. {USES} nodes may join with it until tomorrow."
+    said = f"Copy this line: the token in it is shown only now. {joining.USES} nodes may join with it until tomorrow."
     return Done(said, "add", [token], secret=joining.runnode_line(credential.text))

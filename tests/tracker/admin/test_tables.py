@@ -216,6 +216,15 @@ def test_keys_are_revoked_by_an_action_that_says_how_many(operator: Client, api_
     assert ApiKey.objects.get().revoked
 
 
+def test_the_form_of_a_join_token_begins_with_ten_nodes_and_a_day(operator: Client) -> None:
+    page = operator.get(url(JoinToken, "add")).content.decode()
+    tomorrow = timezone.now() + timedelta(days=1)
+    assert re.search('name="uses_left" value="10"', page)
+    days = {f"{tomorrow - timedelta(minutes=1):%Y-%m-%d}", f"{tomorrow:%Y-%m-%d}"}  # it may be midnight
+    assert set(re.findall('name="expires_0" value="([^"]*)"', page)) <= days
+    assert 'name="expires_0" value="' in page
+
+
 def test_a_join_token_shows_why_it_is_no_good(operator: Client, join_token: Any) -> None:
     JoinToken.objects.update(expires=timezone.now() - timedelta(days=1))
     assert "this join token expired" in operator.get(url(JoinToken)).content.decode()

@@ -1,7 +1,8 @@
 """How log lines look, for the site and for a node: for people, or one JSON object a line for what collects them.
 
 Nobody logs a secret on purpose. Whatever looks like one is cut out here all the same: an exception's text, a library's
-debug line, a field of a careless call.
+debug line, a field of a careless call. Nor does anybody write lines of their own into it: what a person or a program
+sent stands in one line, without what a terminal obeys.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _SESSION = re.compile(r"(sessions/(?:[a-z]+-)?[0-9a-f]{8})[0-9a-f]{24}\b")  # in
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 _SECRET_NAMES = re.compile(r"(?i).*(token|ticket|secret|credential|authorization|password|cookie|api_?key|node_?key)")
 _BODY_NAMES = frozenset({"body", "data", "content", "messages", "prompt", "text"})
+# What ends a line, moves a terminal's cursor, colours it, or turns the direction of writing.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 _EXPECTED_STATUSES = frozenset({503, 504})  # no node now, no time left: whoever gives such an answer says why
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
@@ -54,11 +57,15 @@ class Unexpected(logging.Filter):
 
 
 class LineFormatter(logging.Formatter):
-    """The id of the request that a line belongs to stands behind it."""
+    """The id of the request that a line belongs to stands behind it. A traceback is set in, so that no line of the
+    text of an exception looks like one of the log's."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", "")
-        return super().formatMessage(record) + (f" [{request_id}]" if request_id else "")
+        return escaped(super().formatMessage(record)) + (f" [{request_id}]" if request_id else "")
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(f"  {escaped(line)}" for line in super().formatException(ei).split("\n"))
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -80,6 +87,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = redacted(self.formatException(record.exc_info))
         return json.dumps(entry)  # in ASCII: half a surrogate pair in somebody's name can't be written otherwise
+
+
+def escaped(text: str) -> str:
+    """In one line, and nothing in it that a terminal obeys."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def redacted(text: str) -> str:

@@ -34,6 +34,25 @@ def test_a_line_for_people_has_time_level_and_logger() -> None:
     )
 
 
+FORGED = "slow\r\n2026-01-01 00:00:00,000 INFO tracker.audit: admin: approve node evil\x1b[2J\x9b31m\u2028\u202e"
+
+
+def test_nobody_writes_a_line_of_their_own_into_the_log() -> None:
+    for made in (record("%s", FORGED), record(FORGED)):
+        line = LineFormatter(logs.LINE).format(made)
+        assert line.isprintable()
+        assert "slow\\r\\n2026" in line
+        assert "evil\\x1b[2J\\x9b31m\\u2028\\u202e" in line
+
+
+def test_nor_with_the_text_of_an_exception() -> None:
+    made = record("failed", exc_info=(ValueError, ValueError(FORGED), None))
+    first, *others = LineFormatter(logs.LINE).format(made).split("\n")
+    assert first.endswith("failed")
+    assert len(others) == 2
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+
+
 def test_a_json_line_has_the_calls_fields_beside_its_own() -> None:
     entry = as_json(record("peer %s is here", "aa11", peer_id="aa11", version=2, generation=3, rtt_s=None, where=[1]))
     assert entry.pop("time").endswith("+00:00")

@@ -97,9 +97,10 @@ def test_a_node_of_the_admin_has_a_name_to_change_and_nothing_else(operator: Cli
     assert operator.get(url(Node, "add")).status_code == 403
 
 
-def act(operator: Client, model: Any, action: str) -> str:
+def act(operator: Client, model: Any, action: str, **said: str) -> str:
     chosen = [str(row.pk) for row in model.objects.all()]
-    page = operator.post(url(model), {"action": action, "_selected_action": chosen}, follow=True).content.decode()
+    form = {"action": action, "_selected_action": chosen, **said}
+    page = operator.post(url(model), form, follow=True).content.decode()
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
@@ -203,6 +204,13 @@ def test_a_new_join_token_comes_with_the_line_that_uses_it(operator: Client) -> 
     assert "python manage.py runnode --tracker http://127.0.0.1:8000" in page
     token = JoinToken.objects.get()
     assert (token.uses_left, token.needs_approval) == (2, True)
+
+
+def test_what_is_typed_into_a_field_is_one_line(operator: Client, lone_node: Node) -> None:
+    operator.post(url(JoinToken, "add"), {"label": "for\r\nAda\x1b[31m"})
+    assert JoinToken.objects.get().label == "for Ada [31m"
+    act(operator, Node, "ban", reason="it answers\nnonsense", lasts="1h")
+    assert Node.objects.get().ban_reason == "it answers nonsense"
 
 
 def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.Credential) -> None:

@@ -63,6 +63,13 @@ def test_what_was_done_is_said_and_written_down_with_its_reason() -> None:
     assert entry.details == {"to": "beta"}
 
 
+def test_a_reason_is_one_line_wherever_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tracker.audit"):
+        post(client_of("operator"), "/rename/beta", why="slow\r\n2026-01-01 INFO admin: approve\x1b[31m ")
+    assert AuditEntry.objects.get().reason == "slow 2026-01-01 INFO admin: approve [31m"
+    assert caplog.messages == ["one-operator: rename node alpha (slow 2026-01-01 INFO admin: approve [31m)"]
+
+
 def test_what_cannot_be_done_is_a_409_with_the_reason_and_leaves_no_trace() -> None:
     answer = post(client_of("operator"), "/rename/never")
     assert answer.status_code == 409

@@ -38,8 +38,10 @@ def configuration(level: str, form: str, *, quiet: Sequence[str] = (), naming: s
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LineFormatter, "fmt": LINE}, "json": {"()": JsonFormatter}},
-        "filters": {"unexpected": {"()": Unexpected}, **own},
-        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form, "filters": list(own)}},
+        "filters": {"unexpected": {"()": Unexpected}, "traced": {"()": Traced}, **own},
+        "handlers": {
+            "console": {"class": "logging.StreamHandler", "formatter": form, "filters": ["traced", *own]},
+        },
         "root": {"handlers": ["console"], "level": level.upper()},
         "loggers": {
             "django": {"handlers": [], "level": "INFO"},  # its own handlers would say everything twice
@@ -54,6 +56,16 @@ class Unexpected(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         return getattr(record, "status_code", None) not in _EXPECTED_STATUSES
+
+
+class Traced(logging.Filter):
+    """A line without a traceback for what a visitor did wrong: Django adds one for who may not see a page, and for a
+    request that is too large, and whoever wants to could fill a disk with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith("django.") and 400 <= getattr(record, "status_code", 0) < 500:
+            record.exc_info = record.exc_text = None
+        return True
 
 
 class LineFormatter(logging.Formatter):

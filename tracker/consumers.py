@@ -90,7 +90,7 @@ async def _wanted(receive: Receive) -> str | None:
     text = message.get("text") or ""
     try:
         path = json.loads(text)["watch"] if len(text) <= MAX_CHARS else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):  # the last one for "[[[[…"
         path = None
     if not isinstance(path, str) or not path.startswith("/"):
         raise Refused(BAD_REQUEST, 'the first message must be {"watch": "/a/path?and=query"}')

@@ -103,4 +103,5 @@ def _where_from(request: HttpRequest) -> str:
     if not url_has_allowed_host_and_scheme(page, {request.get_host()}, require_https=request.is_secure()):
         return "/"
     parts = urlsplit(page)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return path if url_has_allowed_host_and_scheme(path, None) else "/"  # "//other.example" is no path

@@ -102,6 +102,17 @@ def test_without_htmx_the_page_is_shown_again_with_the_words() -> None:
     assert answer["Location"] == "/"
 
 
+@pytest.mark.parametrize(
+    "page",
+    ["http://testserver//evil.example/x", "http://testserver/\\evil.example", "http://testserver///evil.example"],
+)
+def test_nobody_is_led_to_another_site(page: str) -> None:
+    answer = client_of("operator").post("/rename/beta", headers={"Referer": page})
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+    answer = client_of("anonymous").post("/rename/beta", headers={"HX-Request": "true", "HX-Current-URL": page})
+    assert answer["HX-Redirect"] == "/login?next=/"
+
+
 @pytest.mark.parametrize("htmx", [True, False])
 def test_a_secret_is_in_no_cache_and_no_message(htmx: bool) -> None:
     answer = post(client_of("operator"), "/token", htmx=htmx)

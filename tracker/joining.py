@@ -18,8 +18,9 @@ TOKEN = "TOKEN"  # where the real one isn't known any more
 
 
 def runnode_line(token: str = TOKEN, model: str = MODEL) -> str:
-    """For a machine that gives some of its memory: it opens no port, and this site picks its layers."""
-    site = f"python manage.py runnode --tracker {settings.PUBLIC_URL} --join-token {token}"
+    """For a machine that gives some of its memory: it opens no port, and this site picks its layers. The token isn't
+    among the arguments, which others on that machine may read."""
+    site = f"MESHNET_JOIN_TOKEN={token} python manage.py runnode --tracker {settings.PUBLIC_URL}"
     return f"{site} --model {model} --layers auto --relay-only"
 
 

@@ -206,6 +206,18 @@ def test_a_new_join_token_comes_with_the_line_that_uses_it(operator: Client) -> 
     assert (token.uses_left, token.needs_approval) == (2, True)
 
 
+def test_a_form_that_is_sent_again_makes_no_second_secret(operator: Client) -> None:
+    page = operator.get(url(JoinToken, "add")).content.decode()
+    found = re.search('name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert found
+    form = {"label": "for Ada", "csrfmiddlewaretoken": found[1]}
+    assert "join_" in operator.post(url(JoinToken, "add"), form).content.decode()
+    again = operator.post(url(JoinToken, "add"), form, follow=True)
+    assert again.redirect_chain == [(url(JoinToken), 302)]
+    assert "Nothing was made now." in again.content.decode()
+    assert JoinToken.objects.count() == 1
+
+
 def test_what_is_typed_into_a_field_is_one_line(operator: Client, lone_node: Node) -> None:
     operator.post(url(JoinToken, "add"), {"label": "for\r\nAda\x1b[31m"})
     assert JoinToken.objects.get().label == "for Ada [31m"

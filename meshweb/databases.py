@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -53,6 +55,14 @@ def sqlite(file: str) -> dict[str, Any]:
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
         },
     }
+
+
+def make_private(database: dict[str, Any]) -> None:
+    """An SQLite file that isn't there yet, for its owner alone: there are keys in it. SQLite itself would make it as
+    readable as any, and gives the files beside it the same mode. One that is there keeps what its owner gave it."""
+    if database["ENGINE"] == "django.db.backends.sqlite3" and database["NAME"] != ":memory:":
+        with contextlib.suppress(OSError):  # it is there, or can't be made: whoever connects is told why
+            os.close(os.open(database["NAME"], os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def postgresql(*, options: dict[str, str], **fields: str) -> dict[str, Any]:

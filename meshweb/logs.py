@@ -1,7 +1,8 @@
 """How log lines look, for the site and for a node: for people, or one JSON object a line for what collects them.
 
 Nobody logs a secret on purpose. Whatever looks like one is cut out here all the same: an exception's text, a library's
-debug line, a field of a careless call.
+debug line, a field of a careless call. Nor does anybody write lines of their own into it: what a person or a program
+sent stands in one line, without what a terminal obeys.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _SESSION = re.compile(r"(sessions/(?:[a-z]+-)?[0-9a-f]{8})[0-9a-f]{24}\b")  # in
 _PASSWORD_IN_URL = re.compile(r"(://[^/\s:@]*:)[^@/\s]+@")
 _SECRET_NAMES = re.compile(r"(?i).*(token|ticket|secret|credential|authorization|password|cookie|api_?key|node_?key)")
 _BODY_NAMES = frozenset({"body", "data", "content", "messages", "prompt", "text"})
+# What ends a line, moves a terminal's cursor, colours it, or turns the direction of writing.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]")
 _EXPECTED_STATUSES = frozenset({503, 504})  # no node now, no time left: whoever gives such an answer says why
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
@@ -35,8 +38,10 @@ def configuration(level: str, form: str, *, quiet: Sequence[str] = (), naming: s
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": LineFormatter, "fmt": LINE}, "json": {"()": JsonFormatter}},
-        "filters": {"unexpected": {"()": Unexpected}, **own},
-        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": form, "filters": list(own)}},
+        "filters": {"unexpected": {"()": Unexpected}, "traced": {"()": Traced}, **own},
+        "handlers": {
+            "console": {"class": "logging.StreamHandler", "formatter": form, "filters": ["traced", *own]},
+        },
         "root": {"handlers": ["console"], "level": level.upper()},
         "loggers": {
             "django": {"handlers": [], "level": "INFO"},  # its own handlers would say everything twice
@@ -53,12 +58,26 @@ class Unexpected(logging.Filter):
         return getattr(record, "status_code", None) not in _EXPECTED_STATUSES
 
 
+class Traced(logging.Filter):
+    """A line without a traceback for what a visitor did wrong: Django adds one for who may not see a page, and for a
+    request that is too large, and whoever wants to could fill a disk with them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name.startswith("django.") and 400 <= getattr(record, "status_code", 0) < 500:
+            record.exc_info = record.exc_text = None
+        return True
+
+
 class LineFormatter(logging.Formatter):
-    """The id of the request that a line belongs to stands behind it."""
+    """The id of the request that a line belongs to stands behind it. A traceback is set in, so that no line of the
+    text of an exception looks like one of the log's."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         request_id = getattr(record, "request_id", "")
-        return super().formatMessage(record) + (f" [{request_id}]" if request_id else "")
+        return escaped(super().formatMessage(record)) + (f" [{request_id}]" if request_id else "")
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(f"  {escaped(line)}" for line in super().formatException(ei).split("\n"))
 
     def format(self, record: logging.LogRecord) -> str:
         return redacted(super().format(record))
@@ -80,6 +99,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = redacted(self.formatException(record.exc_info))
         return json.dumps(entry)  # in ASCII: half a surrogate pair in somebody's name can't be written otherwise
+
+
+def escaped(text: str) -> str:
+    """In one line, and nothing in it that a terminal obeys."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def redacted(text: str) -> str:

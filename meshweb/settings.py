@@ -106,6 +106,7 @@ TEMPLATES = [
 ]
 
 DATABASES = {"default": databases.from_url(env.text("DATABASE_URL"), DATA_DIR / "meshnet.sqlite3")}
+databases.make_private(DATABASES["default"])
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 AUTH_PASSWORD_VALIDATORS = [

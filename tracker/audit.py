@@ -9,6 +9,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from tracker.models import AuditEntry
+from tracker.words import one_line
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +26,14 @@ def record(request: HttpRequest | None, action: str, target: Model, reason: str 
     """`details`: of what changed, as JSON; never a secret."""
     user = getattr(request, "user", None)
     actor = user if user is not None and user.is_authenticated else None
+    reason = one_line(reason)
     entry = AuditEntry.objects.create(
         actor=actor,
         actor_name=who(request)[:150],
         action=action[:60],
         kind=str(target._meta.verbose_name)[:60],
         object_id=str(target.pk or "")[:64],
-        target=str(target)[:200],
+        target=one_line(str(target))[:200],
         reason=reason[:300],
         details=details,
         address=request.META.get("REMOTE_ADDR") or None if request else None,

@@ -63,6 +63,8 @@ async def _serve(scope: Any, receive: Receive, send: Send) -> None:
             (BAD_LOGIN, "log in to see this") if watcher.visitor.is_stranger else (FORBIDDEN, "you may not see this")
         )
         raise Refused(*who_may)
+    if not page.is_live:
+        raise Refused(BAD_REQUEST, "this page doesn't change by itself")
     watching.begin(watcher, page, Ask.of(watcher.visitor.may, params, args))
     reading = asyncio.create_task(_read(receive))
     writing = asyncio.create_task(_write(watcher, send))
@@ -88,7 +90,7 @@ async def _wanted(receive: Receive) -> str | None:
     text = message.get("text") or ""
     try:
         path = json.loads(text)["watch"] if len(text) <= MAX_CHARS else None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):  # the last one for "[[[[…"
         path = None
     if not isinstance(path, str) or not path.startswith("/"):
         raise Refused(BAD_REQUEST, 'the first message must be {"watch": "/a/path?and=query"}')

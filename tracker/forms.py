@@ -14,6 +14,7 @@ from django.http import HttpRequest
 
 from tracker import gate
 from tracker.groups import is_let_in
+from tracker.words import one_line
 
 _DURATION = re.compile(r"([1-9][0-9]*)([mhd])", re.ASCII)
 MOST_DIGITS = 6
@@ -43,9 +44,9 @@ def positive(text: str) -> int:
 
 def label(text: str) -> str:
     """For whom a credential is. Raises argparse.ArgumentTypeError."""
-    if not text.strip() or len(text) > MAX_LABEL_CHARS or "\0" in text:
+    if not one_line(text) or len(text) > MAX_LABEL_CHARS or "\0" in text:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} must have 1 to {MAX_LABEL_CHARS} characters")
-    return text
+    return one_line(text)
 
 
 class Slowed(AuthenticationForm):

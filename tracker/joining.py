@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import Q
@@ -13,12 +13,14 @@ from relay import presence
 from tracker.models import ApiKey, ChatSession, JoinToken, Node
 
 MODEL = "smollm2-135m-instruct"  # small, and known to nodes by name
+USES, LASTS = 10, timedelta(days=1)  # of a join token where nobody says otherwise: one that leaks is soon no good
 TOKEN = "TOKEN"  # where the real one isn't known any more
 
 
 def runnode_line(token: str = TOKEN, model: str = MODEL) -> str:
-    """For a machine that gives some of its memory: it opens no port, and this site picks its layers."""
-    site = f"python manage.py runnode --tracker {settings.PUBLIC_URL} --join-token {token}"
+    """For a machine that gives some of its memory: it opens no port, and this site picks its layers. The token isn't
+    among the arguments, which others on that machine may read."""
+    site = f"MESHNET_JOIN_TOKEN={token} python manage.py runnode --tracker {settings.PUBLIC_URL}"
     return f"{site} --model {model} --layers auto --relay-only"
 
 

@@ -1,4 +1,4 @@
-"""Every answer's x-request-id and Server-Timing, and the API's form for the errors that Django itself answers with.
+"""Every answer's x-request-id and Server-Timing, what a page may load, and the API's form for Django's own errors.
 
 Async, and outermost: no thread is held for it. A stream is passed on as it is.
 """
@@ -22,6 +22,11 @@ from tracker.errors import ApiError, of_status, writable
 from tracker.views.responses import OpenAiError, node_error, openai_error
 
 REQUEST_ID, SERVER_TIMING = "x-request-id", "Server-Timing"
+POLICY = "Content-Security-Policy"
+OURS_ALONE = (  # for any page that has no stricter one: the admin's, a login's, an error's
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +69,8 @@ def answers_named_and_timed(get_response: Answer) -> Answer:
             response = openai_error(of_status(response.status_code))
         if isinstance(response, OpenAiError):
             _log(request, response)
+        if response.get("Content-Type", "").startswith("text/html"):
+            response.headers.setdefault(POLICY, OURS_ALONE)
         response[REQUEST_ID], response[SERVER_TIMING] = request_id, timings.header()
         return response
 

@@ -15,6 +15,7 @@ from tracker.endpoints import EndpointRefused, parse_endpoint
 from tracker.errors import ApiError, writable
 from tracker.models.languages import MAX_LAYERS, MODEL_NAME
 from tracker.models.nodes import NODE_NAME
+from tracker.words import one_line
 
 MAX_BIGINT = 2**63 - 1
 MAX_HELD = 256  # sessions that a heartbeat names; of the others it says how many there are
@@ -40,8 +41,8 @@ def _ours(versions: list[Any]) -> list[int]:
 
 
 def _cut(max_chars: int) -> Callable[[str], str]:
-    """Words for people, as much of them as a column holds."""
-    return lambda text: writable(text)[:max_chars]
+    """Words for people, in one line, as much of them as a column holds."""
+    return lambda text: one_line(writable(text))[:max_chars]
 
 
 def _pattern(validator: RegexValidator) -> str:

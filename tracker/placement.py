@@ -38,11 +38,13 @@ class Choice:
         return self.start_layer, self.end_layer
 
 
-def choose_shard(mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None) -> Choice:
+def choose_shard(
+    mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None, most: int | None = None
+) -> Choice:
     """For a machine that joins; where it is in the mesh already, as if it weren't. `within`: of these layers some.
-    Raises NoRoom."""
+    `most`: looked at are about so many shards. Raises NoRoom."""
     others = mesh.without(machine.key)
-    found = list(shares(others, machine, within))
+    found = list(shares(others, machine, within, most))
     if not found:
         raise NoRoom(_no_room(machine, mesh.num_layers))
     best = _best(others, machine, found)

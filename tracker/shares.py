@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from math import isqrt
 
 from tracker.meshes import Machine, Mesh
 
 NOTHING = 1e-6  # tokens a second of a layer that nobody holds: so little that a gap outweighs everything else
-MOST_SHARDS = 40_000  # that are looked at; of a model with very many layers not every length
+MOST_SHARDS = 40_000  # that are looked at, about; of a model with very many layers not every length
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +31,28 @@ class Share:
         return self.end_layer - self.start_layer
 
 
-def shares(mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None) -> Iterator[Share]:
-    """Every shard that fits the machine, were it added to the mesh; where layers are given, those `within` them."""
+def shares(
+    mesh: Mesh, machine: Machine, within: tuple[int, int] | None = None, most: int | None = None
+) -> Iterator[Share]:
+    """Every shard that fits the machine, were it added to the mesh; where layers are given, those `within` them. At
+    `most` so many, about, where that is said: then fewer lengths, and of the starts some and those beside another's
+    shard, so that gaps are closed all the same."""
     last = mesh.num_layers
     first, final = within or (0, last)
     layers = _Layers([max(NOTHING, capacity) for capacity in mesh.capacities])
     ends = {start: machine.last_ends(start, last) for start in range(first, final)}
-    most = max((end - start for start, (end, _) in ends.items()), default=0)
-    for length in _lengths(min(most, final - first), last):
+    longest = min(max((end - start for start, (end, _) in ends.items()), default=0), final - first)
+    is_thinned = most is not None and longest * (final - first) > most
+    bounds = {bound for holder in mesh.holders() for bound in holder.shard()} if is_thinned else set()
+    for length in _few_lengths(longest, most) if most and is_thinned else _lengths(longest, last):
         rate = mesh.rate(machine, 0, length) if length < last else 0.0
         inner = layers.raised(rate)
-        for start in range(first, min(final, last - 1) - length + 1):
+        starts = range(first, min(final, last - 1) - length + 1)
+        for start in _few_starts(starts, bounds, length, most) if most and is_thinned else starts:
             if start + length <= ends[start][0]:
                 yield layers.share(start, start + length, rate, inner)
-    for start in range(first, last) if final == last else ():
+    tails = range(first, last) if final == last else range(0)
+    for start in _few_starts(tails, bounds, 0, most // 16) if most and is_thinned else tails:
         if ends[start][1]:
             rate = mesh.rate(machine, start, last)
             yield layers.share(start, last, rate, layers.raised(rate, start))
@@ -56,6 +65,19 @@ def _lengths(most: int, num_layers: int) -> list[int]:
         lengths.append(length)
         length += 1 if most * num_layers <= MOST_SHARDS else max(1, length // 12)
     return lengths if not lengths or lengths[-1] == most else [*lengths, most]
+
+
+def _few_lengths(longest: int, most: int) -> list[int]:
+    """From the longest down, fewer and fewer of the short ones."""
+    number = max(2, isqrt(most) // 3)
+    return sorted({max(1, round(longest * part / number)) for part in range(1, number + 1)} | {1})
+
+
+def _few_starts(starts: range, bounds: set[int], length: int, most: int) -> list[int]:
+    """Some all over, and those of which the shard begins or ends where another does."""
+    every = max(1, len(starts) // max(1, isqrt(most)))
+    beside = {start for bound in bounds for start in (bound, bound - length) if start in starts}
+    return sorted({*starts[::every], *starts[-1:], *beside})
 
 
 class _Layers:

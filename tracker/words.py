@@ -7,6 +7,9 @@ from collections.abc import Mapping
 
 PEER = re.compile(r"\bpeer ([0-9a-f]{32}|[0-9a-f]{8})\b")  # as nodes and relays name a node: whole, or its beginning
 
+# What ends a line, moves a terminal's cursor, colours it, or turns the direction of writing.
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069]+")
+
 _INSIDES = (
     (re.compile(r"<[^<>]* (?:object )?at 0x[0-9a-fA-F]+>:?"), "…"),
     (re.compile(r"\b[A-Z]\w*[a-z]\w*[A-Z]\w*\([^()]*\):?"), "…"),  # HTTPConnectionPool(host='…')
@@ -28,6 +31,11 @@ def with_names(message: str, names: Mapping[str, str]) -> str:
         return f"node {named[0]}" if len(named) == 1 else found[0]
 
     return PEER.sub(name, message)
+
+
+def one_line(text: str) -> str:
+    """What people and nodes give as words, as it is kept, shown and logged: a space for what is no character."""
+    return _CONTROL.sub(" ", text).strip()
 
 
 def presentable(message: str) -> str:

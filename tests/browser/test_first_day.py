@@ -95,9 +95,11 @@ def without_chance(page: Page) -> None:
 
 def started_as_told(site: Site, line: str) -> Process:
     """The node of a line that somebody has copied, with what a test adds: a folder and a thread."""
-    python, manage, command, *arguments = shlex.split(line)
+    token, python, manage, command, *arguments = shlex.split(line)
     assert (python, manage, command) == ("python", "manage.py", "runnode")
     ours = ["--state-dir", str(site.folder / "node"), "--threads", "1"]
-    node = Process([*manage_py(site.python), command, *arguments, *ours], environment(), warm=True)
+    name, _, secret = token.partition("=")
+    env = environment(**{name: secret})
+    node = Process([*manage_py(site.python), command, *arguments, *ours], env, warm=True)
     site.nodes.append(node)
     return node

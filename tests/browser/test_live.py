@@ -106,7 +106,7 @@ def test_a_join_token_is_handed_out_without_leaving_the_page(page: Page, site: S
             htmx.process(document.querySelector("main")); }"""
     )
     page.get_by_role("button", name="Make").click()
-    expect(page.locator("#notice pre")).to_contain_text("--join-token join_")
+    expect(page.locator("#notice pre")).to_contain_text("MESHNET_JOIN_TOKEN=join_")
 
 
 MORPH = """([before, after]) => {

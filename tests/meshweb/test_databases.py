@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from meshweb.databases import from_url
+from meshweb.databases import from_url, make_private
 
 FILE = Path("/srv/data/meshnet.sqlite3")
 
@@ -22,6 +25,26 @@ def test_without_a_url_it_is_a_file_in_the_data_folder() -> None:
 )
 def test_a_file_may_be_named(url: str, name: str) -> None:
     assert from_url(url, FILE)["NAME"] == name
+
+
+def test_a_file_that_is_new_is_its_owners_alone_and_so_are_those_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "new.sqlite3"
+    database = from_url("", file)
+    make_private(database)
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript("PRAGMA journal_mode=WAL; CREATE TABLE a (b)")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes["new.sqlite3"] == 0o600
+    assert set(modes.values()) == {0o600}
+    file.chmod(0o640)
+    make_private(database)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640, "its owner's to say"
+
+
+def test_no_file_is_made_for_another_database_or_where_none_can_be(tmp_path: Path) -> None:
+    make_private(from_url("postgresql://db/mesh", tmp_path / "a.sqlite3"))
+    make_private(from_url("", tmp_path / "nowhere" / "a.sqlite3"))
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from meshweb import logs
-from meshweb.logs import JsonFormatter, LineFormatter, Unexpected
+from meshweb.logs import JsonFormatter, LineFormatter, Traced, Unexpected
 
 SECRET = "q3Zx8vN1t0yR7wK2m5Lb9cD4fG6hJ"
 SESSION = "4e5f" * 6  # all of an id but the eight characters that logs may show
@@ -32,6 +32,25 @@ def test_a_line_for_people_has_time_level_and_logger() -> None:
         .format(record("peer %s is here", "aa11"))
         .endswith(" INFO relay.consumers: peer aa11 is here")
     )
+
+
+FORGED = "slow\r\n2026-01-01 00:00:00,000 INFO tracker.audit: admin: approve node evil\x1b[2J\x9b31m\u2028\u202e"
+
+
+def test_nobody_writes_a_line_of_their_own_into_the_log() -> None:
+    for made in (record("%s", FORGED), record(FORGED)):
+        line = LineFormatter(logs.LINE).format(made)
+        assert line.isprintable()
+        assert "slow\\r\\n2026" in line
+        assert "evil\\x1b[2J\\x9b31m\\u2028\\u202e" in line
+
+
+def test_nor_with_the_text_of_an_exception() -> None:
+    made = record("failed", exc_info=(ValueError, ValueError(FORGED), None))
+    first, *others = LineFormatter(logs.LINE).format(made).split("\n")
+    assert first.endswith("failed")
+    assert len(others) == 2
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
 
 
 def test_a_json_line_has_the_calls_fields_beside_its_own() -> None:
@@ -109,6 +128,23 @@ def test_a_quiet_library_is_heard_only_when_it_warns() -> None:
 def test_of_answers_only_the_unexpected_have_a_line(status: int, is_written: bool) -> None:
     made = record("Service Unavailable: /v1/chat/completions", status_code=status)
     assert Unexpected().filter(made) is is_written
+
+
+@pytest.mark.parametrize(
+    ("logger", "status", "is_traced"),
+    [
+        ("django.request", 403, False),
+        ("django.security.TooManyFieldsSent", 400, False),
+        ("django.request", 500, True),
+        ("relay.consumers", 403, True),
+    ],
+)
+def test_what_a_visitor_did_wrong_has_no_traceback(logger: str, status: int, is_traced: bool) -> None:
+    made = record("Forbidden", exc_info=(ValueError, ValueError("not you"), None), status_code=status)
+    made.name = logger
+    assert Traced().filter(made)
+    assert ("not you" in LineFormatter(logs.LINE).format(made)) is is_traced
+    assert "traced" in logs.configuration("info", "line")["handlers"]["console"]["filters"]
 
 
 def test_the_filter_is_that_of_djangos_requests() -> None:

@@ -61,7 +61,7 @@ def idle(pair: Deployment) -> Iterator[dict[int, Idle]]:
 
 def assert_no_faults(*servers: Served) -> None:
     for server in servers:
-        faults = re.findall(r"(?m)^Traceback.*(?:\n.*){0,25}", server.output)
+        faults = re.findall(r"(?m)^ *Traceback.*(?:\n.*){0,25}", server.output)
         assert not faults, "\n".join(faults[:3])
 
 

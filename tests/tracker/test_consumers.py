@@ -139,7 +139,8 @@ async def test_what_is_no_live_page_cannot_be_watched(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", '{"watch": 7}', '{"watch": "http://a/"}', '{"watch": "/' + "a" * 5000 + '"}']
+    "text",
+    ["", "{", "[]", "7", '{"watch": 7}', '{"watch": "http://a/"}', '{"watch": "/' + "a" * 5000 + '"}', "[" * 4000],
 )
 async def test_a_first_message_that_names_no_page_is_refused(text: str) -> None:
     async with Socket() as socket:

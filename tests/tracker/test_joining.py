@@ -25,7 +25,7 @@ def test_an_empty_site_says_the_next_step_and_the_exact_line(settings: Settings)
     settings.PUBLIC_URL = "https://mesh.example.org"
     page = client_of("operator").get("/admin/").content.decode()
     assert "/admin/tracker/jointoken/add/" in page
-    assert "python manage.py runnode --tracker https://mesh.example.org --join-token TOKEN" in page
+    assert "MESHNET_JOIN_TOKEN=TOKEN python manage.py runnode --tracker https://mesh.example.org --model" in page
     assert done() == [False] * 5
 
 

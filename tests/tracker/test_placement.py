@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracker.simulated import drawn, joined, machine, optimum
+from tracker import placement
 from tracker.meshes import Machine, Mesh, NoRoom
 from tracker.placement import Choice, choose_shard, with_machine
-from tracker.planning import plan
-from tracker.shares import shares
+from tracker.planning import MOST_LOOKS, CutShort, plan
+from tracker.shares import Share, shares
 
 
 def mesh(*machines: Machine, demand: float | None = None) -> Mesh:
@@ -119,6 +122,30 @@ def test_of_a_model_with_very_many_layers_not_every_length_is_tried() -> None:
     choice = choose_shard(Mesh(1024, ()), machine("a", 700))
     assert layers(choice) == (0, 700)
     assert len(list(shares(Mesh(1024, ()), machine("a", 700)))) < 70_000, "of nearly 500,000"
+
+
+@pytest.mark.parametrize(("number", "num_layers", "held"), [(24, 1000, 1000), (24, 1000, 43), (1, 1024, 900)])
+def test_the_work_of_a_plan_is_bounded_whatever_its_size(
+    monkeypatch: pytest.MonkeyPatch, number: int, num_layers: int, held: int
+) -> None:
+    looks = 0
+
+    def counted(*args: Any) -> Iterator[Share]:
+        nonlocal looks
+        for share in shares(*args):
+            looks += 1
+            yield share
+
+    monkeypatch.setattr(placement, "shares", counted)
+    planned = plan(Mesh(num_layers, tuple(machine(f"m{at}", held, 1.0 + at % 3) for at in range(number))))
+    assert 0 < looks < MOST_LOOKS
+    assert planned.is_whole() == (number * held >= num_layers)
+
+
+def test_a_plan_ends_when_nobody_wants_to_wait_longer() -> None:
+    steps = iter([True, True])
+    with pytest.raises(CutShort):
+        plan(mesh(*(machine(name, 6) for name in "abcd")), lambda: next(steps, False))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracker.words import presentable, with_names
+from tracker.words import one_line, presentable, with_names
 
 BETA, GAMMA = "528df49b" + "0" * 24, "c0ffee00" + "1" * 24
 NAMES = {BETA: "beta", GAMMA: "gamma"}
@@ -49,3 +49,18 @@ def test_what_is_inside_a_node_is_nobodys_business(said: str, read: str) -> None
 )
 def test_words_for_people_stay_as_they_are(said: str) -> None:
     assert presentable(said) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (" it is slow ", "it is slow"),
+        ("Ada’s größter 木 👩‍🔬", "Ada’s größter 木 👩‍🔬"),
+        ("a\r\nb\0c\td", "a b c d"),
+        ("\x1b[31mred\x9b0m", "[31mred 0m"),
+        ("a\u2028b\u202ec\u2066d\x7f", "a b c d"),
+        ("\r\n", ""),
+    ],
+)
+def test_words_from_outside_stand_in_one_line(said: str, kept: str) -> None:
+    assert one_line(said) == kept

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, ClassVar
 
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import F, Field, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 from django.forms import Field as FormField
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.text import capfirst
@@ -22,6 +24,7 @@ from tracker.models.keys import CredentialRow
 from tracker.words import counted
 
 SHOWN_DAYS = 31
+SENT, MOST_SENT = "sent_forms", 20  # in the visitor's session: forms that have made something
 _LIMITS = tuple(limit.name for limit in LIMITS)
 
 
@@ -42,9 +45,19 @@ class CredentialAdmin(ModelAdmin):
             row.new_credential = row.give_secret()
         super().save_model(request, row, form, change)
 
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
+        """Whoever loads the page with the secret again sends the form again: that makes no other one."""
+        if request.method == "POST" and _form_of(request) in request.session.get(SENT, []):
+            said = f"This form had made its {self.opts.verbose_name} already, and its secret was shown that once."
+            self.message_user(request, f"{said} Nothing was made now.", messages.WARNING)
+            return redirect(f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist")
+        return super().add_view(request, form_url, extra_context)
+
     def response_add(
         self, request: HttpRequest, row: CredentialRow, post_url_continue: str | None = None
     ) -> HttpResponse:
+        if sent := _form_of(request):
+            request.session[SENT] = [*request.session.get(SENT, []), sent][-MOST_SENT:]
         secret = row.new_credential.text if row.new_credential else ""
         context = self.admin_site.each_context(request) | {
             "title": capfirst(f"{row._meta.verbose_name} made"),
@@ -74,11 +87,22 @@ class CredentialAdmin(ModelAdmin):
         self.tell(request, [f"Revoked: {', '.join(revoked)}. They open nothing any more."] if revoked else [], refused)
 
 
+def _form_of(request: HttpRequest) -> str:
+    """Which form it came from: Django masks the token in each one that it shows with chance of its own."""
+    token = request.POST.get("csrfmiddlewaretoken", "")
+    return hashlib.sha256(token.encode()).hexdigest()[:32] if token else ""
+
+
 @admin.register(JoinToken)
 class JoinTokenAdmin(CredentialAdmin):
     list_display = ("key_id", "label", "state", "uses_left", "expires", "needs_approval", "created", "last_used")
     list_filter = ("revoked", "needs_approval")
     fields = ("key_id", "label", "uses_left", "expires", "needs_approval", "revoked", "created", "last_used")
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """One that is good for everybody and for ever is what somebody asked for, by emptying these."""
+        filled = {"uses_left": joining.USES, "expires": timezone.now() + joining.LASTS}
+        return filled | super().get_changeform_initial_data(request)
 
     def line_with(self, secret: str) -> str:
         return joining.runnode_line(secret)

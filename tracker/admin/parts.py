@@ -9,11 +9,12 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.widgets import AdminSplitDateTime
-from django.db.models import DateTimeField, Model, QuerySet
+from django.db.models import CharField, DateTimeField, Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 
 from tracker import audit
+from tracker.words import one_line
 
 MAX_REASON_CHARS = 300  # as the column of the audit log
 NEVER_TOLD = {"password", "password1", "password2", "usable_password"}
@@ -70,10 +71,19 @@ class LabelledDateTime(AdminSplitDateTime):
             field.attrs["aria-label"] = name
 
 
+class Line(forms.CharField):
+    """A browser sends no more than one line of it; others may."""
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        return one_line(text) if isinstance(text, str) else text
+
+
 class ModelAdmin(Audited):
     help_texts: ClassVar[dict[str, str]] = {}  # of what is no column, or says nothing of itself
     action_form = ReasonForm
     formfield_overrides = {
+        CharField: {"form_class": Line},
         DateTimeField: {"form_class": forms.SplitDateTimeField, "widget": LabelledDateTime},
     }
     list_per_page = 50
@@ -105,8 +115,8 @@ class ReadOnly:
 
 
 def reason_of(request: HttpRequest) -> str:
-    """As it was typed beside the action."""
-    return request.POST.get("reason", "").strip()[:MAX_REASON_CHARS]
+    """As it was typed beside the action, in one line."""
+    return one_line(request.POST.get("reason", ""))[:MAX_REASON_CHARS]
 
 
 def changes_of(form: Any) -> dict[str, Any]:

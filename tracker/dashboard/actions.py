@@ -32,6 +32,7 @@ from django.views.decorators.http import require_POST
 
 from tracker import audit
 from tracker.dashboard.pages import permissions_of
+from tracker.words import one_line
 
 MAX_WHY_CHARS = 300
 
@@ -62,7 +63,7 @@ def action(permission: str) -> Callable[[Act], View]:
                 return _to_login(request)
             if permission not in permissions_of(request.user):
                 return _told(request, Done("You may not do this: ask an admin of this site for a group."), status=403)
-            why = request.POST.get("why", "").strip()[:MAX_WHY_CHARS]
+            why = one_line(request.POST.get("why", ""))[:MAX_WHY_CHARS]
             try:
                 done = act(request, why, **args)
             except Refused as refused:
@@ -102,4 +103,5 @@ def _where_from(request: HttpRequest) -> str:
     if not url_has_allowed_host_and_scheme(page, {request.get_host()}, require_https=request.is_secure()):
         return "/"
     parts = urlsplit(page)
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return path if url_has_allowed_host_and_scheme(path, None) else "/"  # "//other.example" is no path

@@ -27,11 +27,6 @@ Context = dict[str, Any]
 View = Callable[..., HttpResponse]
 
 LIVE = "live"  # with it in the query only the part that changes comes
-_OURS_ALONE = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:"
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": f"{_OURS_ALONE}; object-src 'none'; base-uri 'none'; frame-ancestors 'none'",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +59,7 @@ class Page:
     permission: str = SEE_DASHBOARD
     is_public: bool = False  # DASHBOARD_PUBLIC opens it; what it then may tell its context sees in `ask.may`
     every_s: float = 1.0  # it is looked at again by the live socket
+    is_live: bool = True  # else nothing on it changes by itself, and no socket watches it
 
     def is_open(self, may: frozenset[str]) -> bool:
         return self.permission in may or (self.is_public and settings.DASHBOARD_PUBLIC)
@@ -92,8 +88,7 @@ class Page:
                 response = HttpResponse(self.live(ask))
             else:
                 response = render(request, f"dashboard/{self.name}.html", self.told(ask))
-            for header, value in HEADERS.items():
-                response[header] = value
+            response["Cache-Control"] = "no-store"
             return response
 
         shown.page = self  # type: ignore[attr-defined]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
 from tracker.dashboard.pages import Ask, Context, Page
 from tracker.dashboard.placement import forecast_story
+from tracker.dashboard.reckoning import Busy, reckoning
 from tracker.dashboard.what_if_form import MOST_MACHINES, NODE, WhatIfForm, chosen_nodes, known_nodes
 from tracker.forecasts import BATCH_GAIN, predict
 from tracker.meshes import Machine, Mesh
 from tracker.models import LanguageModel
-from tracker.planning import plan
+from tracker.planning import CutShort, plan
 from tracker.words import counted, layers_in_words
 
 MOST_OFFERED = 200  # nodes
+MOST_KEPT = 64  # placements that were reckoned last: people load a page again, and pass its address on
+
+BUSY = "Others ask this page for much at this moment: load it again in a few seconds."
+CUT_SHORT = "This was cut short: it is too much for a page to reckon. Ask for fewer machines, or fewer layers."
 
 
 def context(ask: Ask) -> Context:
@@ -38,10 +42,16 @@ def context(ask: Ask) -> Context:
     mesh = form.mesh(nodes)
     if not mesh.machines:
         return told | {"says": "Pick machines that are known, or say how many you imagine."}
-    return told | _result(planned(mesh))
+    try:
+        return told | _result(planned(mesh))
+    except Busy:
+        return told | {"says": BUSY}
+    except CutShort:
+        return told | {"says": CUT_SHORT}
 
 
-page = Page("what-if", "What if", context, every_s=60.0)
+page = Page("what-if", "What if", context, is_live=False)
+_kept: dict[Mesh, Mesh] = {}
 
 
 def is_asked(ask: Ask) -> bool:
@@ -49,10 +59,16 @@ def is_asked(ask: Ask) -> bool:
     return any(name in WhatIfForm().fields or name.startswith(NODE) for name, value in ask.params if value)
 
 
-@lru_cache(maxsize=64)
 def planned(mesh: Mesh) -> Mesh:
-    """Kept: the live socket asks again and again for a page that is open."""
-    return plan(mesh)
+    """Raises Busy and CutShort."""
+    if (kept := _kept.get(mesh)) is not None:
+        return kept
+    with reckoning() as effort:
+        found = plan(mesh, effort.may_go_on)
+        if len(_kept) >= MOST_KEPT:
+            del _kept[next(iter(_kept))]
+        _kept[mesh] = found
+    return found
 
 
 def _result(mesh: Mesh) -> dict[str, Any]:

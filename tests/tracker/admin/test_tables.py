@@ -97,9 +97,10 @@ def test_a_node_of_the_admin_has_a_name_to_change_and_nothing_else(operator: Cli
     assert operator.get(url(Node, "add")).status_code == 403
 
 
-def act(operator: Client, model: Any, action: str) -> str:
+def act(operator: Client, model: Any, action: str, **said: str) -> str:
     chosen = [str(row.pk) for row in model.objects.all()]
-    page = operator.post(url(model), {"action": action, "_selected_action": chosen}, follow=True).content.decode()
+    form = {"action": action, "_selected_action": chosen, **said}
+    page = operator.post(url(model), form, follow=True).content.decode()
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())
 
 
@@ -205,6 +206,25 @@ def test_a_new_join_token_comes_with_the_line_that_uses_it(operator: Client) -> 
     assert (token.uses_left, token.needs_approval) == (2, True)
 
 
+def test_a_form_that_is_sent_again_makes_no_second_secret(operator: Client) -> None:
+    page = operator.get(url(JoinToken, "add")).content.decode()
+    found = re.search('name="csrfmiddlewaretoken" value="([^"]+)"', page)
+    assert found
+    form = {"label": "for Ada", "csrfmiddlewaretoken": found[1]}
+    assert "join_" in operator.post(url(JoinToken, "add"), form).content.decode()
+    again = operator.post(url(JoinToken, "add"), form, follow=True)
+    assert again.redirect_chain == [(url(JoinToken), 302)]
+    assert "Nothing was made now." in again.content.decode()
+    assert JoinToken.objects.count() == 1
+
+
+def test_what_is_typed_into_a_field_is_one_line(operator: Client, lone_node: Node) -> None:
+    operator.post(url(JoinToken, "add"), {"label": "for\r\nAda\x1b[31m"})
+    assert JoinToken.objects.get().label == "for Ada [31m"
+    act(operator, Node, "ban", reason="it answers\nnonsense", lasts="1h")
+    assert Node.objects.get().ban_reason == "it answers nonsense"
+
+
 def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.Credential) -> None:
     row = ApiKey.objects.get()
     operator.post(url(ApiKey, row.pk, "change"), {"label": "renamed", **NO_USAGE})
@@ -214,6 +234,15 @@ def test_editing_a_key_keeps_its_secret(operator: Client, api_key: credentials.C
 def test_keys_are_revoked_by_an_action_that_says_how_many(operator: Client, api_key: credentials.Credential) -> None:
     assert "Revoked: test (" in act(operator, ApiKey, "revoke")
     assert ApiKey.objects.get().revoked
+
+
+def test_the_form_of_a_join_token_begins_with_ten_nodes_and_a_day(operator: Client) -> None:
+    page = operator.get(url(JoinToken, "add")).content.decode()
+    tomorrow = timezone.now() + timedelta(days=1)
+    assert re.search('name="uses_left" value="10"', page)
+    days = {f"{tomorrow - timedelta(minutes=1):%Y-%m-%d}", f"{tomorrow:%Y-%m-%d}"}  # it may be midnight
+    assert set(re.findall('name="expires_0" value="([^"]*)"', page)) <= days
+    assert 'name="expires_0" value="' in page
 
 
 def test_a_join_token_shows_why_it_is_no_good(operator: Client, join_token: Any) -> None:

@@ -63,6 +63,13 @@ def test_what_was_done_is_said_and_written_down_with_its_reason() -> None:
     assert entry.details == {"to": "beta"}
 
 
+def test_a_reason_is_one_line_wherever_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "tracker.audit"):
+        post(client_of("operator"), "/rename/beta", why="slow\r\n2026-01-01 INFO admin: approve\x1b[31m ")
+    assert AuditEntry.objects.get().reason == "slow 2026-01-01 INFO admin: approve [31m"
+    assert caplog.messages == ["one-operator: rename node alpha (slow 2026-01-01 INFO admin: approve [31m)"]
+
+
 def test_what_cannot_be_done_is_a_409_with_the_reason_and_leaves_no_trace() -> None:
     answer = post(client_of("operator"), "/rename/never")
     assert answer.status_code == 409
@@ -93,6 +100,17 @@ def test_without_htmx_the_page_is_shown_again_with_the_words() -> None:
     assert '<li class="message success">alpha is beta now.</li>' in answer.content.decode()
     answer = operator.post("/rename/beta", headers={"Referer": "http://elsewhere.example/evil"})
     assert answer["Location"] == "/"
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["http://testserver//evil.example/x", "http://testserver/\\evil.example", "http://testserver///evil.example"],
+)
+def test_nobody_is_led_to_another_site(page: str) -> None:
+    answer = client_of("operator").post("/rename/beta", headers={"Referer": page})
+    assert (answer.status_code, answer["Location"]) == (302, "/")
+    answer = client_of("anonymous").post("/rename/beta", headers={"HX-Request": "true", "HX-Current-URL": page})
+    assert answer["HX-Redirect"] == "/login?next=/"
 
 
 @pytest.mark.parametrize("htmx", [True, False])

@@ -98,7 +98,7 @@ def test_strangers_of_a_public_site_read_models_coverage_and_counts_alone(
 def test_on_an_empty_site_an_operator_reads_the_first_steps(db: None, settings: Settings) -> None:
     settings.PUBLIC_URL = "https://mesh.example"
     page = overview("operator")
-    line = "python manage.py runnode --tracker https://mesh.example --join-token TOKEN"
+    line = "MESHNET_JOIN_TOKEN=TOKEN python manage.py runnode --tracker https://mesh.example --model"
     assert line in page
     assert 'hx-post="/first-join-token"' in page
     assert line not in overview("viewer")
@@ -111,9 +111,23 @@ def test_the_first_join_token_is_shown_once_in_the_line_to_start_a_node_with(db:
     assert not JoinToken.objects.exists()
     answer = client_of("operator").post("/first-join-token", headers={"HX-Request": "true"}).content.decode()
     token = JoinToken.objects.get()
-    assert f"runnode --tracker https://mesh.example --join-token {token.key_id}." in answer
+    assert f"MESHNET_JOIN_TOKEN={token.key_id}." in answer
+    assert " python manage.py runnode --tracker https://mesh.example --model" in answer
     assert (token.uses_left, token.refusal(timezone.now())) == (10, None)
     assert AuditEntry.objects.get().object_id == str(token.pk)
+
+
+def test_of_first_join_tokens_the_last_one_is_good_and_what_others_made_stays(db: None) -> None:
+    first, other = client_of("operator"), client_of("admin")
+    for client in (other, first, first):
+        answer = client.post("/first-join-token", headers={"HX-Request": "true"}).content.decode()
+    assert "The one that you made before is no good any more" in answer
+    tokens = JoinToken.objects.order_by("pk")
+    assert [token.revoked for token in tokens] == [False, True, False]
+    assert AuditEntry.objects.filter(action="revoke").get().object_id == str(tokens[1].pk)
+    JoinToken.objects.update(last_used=timezone.now())
+    assert first.post("/first-join-token", headers={"HX-Request": "true"}).status_code == 200
+    assert JoinToken.objects.filter(revoked=False).count() == 3, "one that a node has joined with stays good"
 
 
 def test_once_nodes_are_there_the_next_step_is_to_ask(make_node: MakeNode, model: LanguageModel) -> None:

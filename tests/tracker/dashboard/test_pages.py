@@ -36,6 +36,38 @@ def test_live_answers_with_the_part_that_changes_alone(make_node: MakeNode) -> N
         assert "default-src 'self'" in answer["Content-Security-Policy"]
 
 
+@pytest.mark.parametrize(
+    ("role", "path", "status"),
+    [
+        ("anonymous", "/login", 200),
+        ("anonymous", "/admin/login/", 200),
+        ("anonymous", "/nowhere", 404),
+        ("nobody", "/nodes", 403),
+        ("superuser", "/admin/", 200),
+        ("superuser", "/admin/tracker/jointoken/add/", 200),
+    ],
+)
+def test_every_page_loads_what_this_site_serves_alone(role: str, path: str, status: int, db: None) -> None:
+    answer = client_of(role).get(path)
+    assert answer.status_code == status
+    policy = answer["Content-Security-Policy"]
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "script" not in policy, "as by default: none that stands in the page"
+
+
+@pytest.mark.parametrize("is_htmx", [True, False])
+def test_so_does_what_an_action_answers_and_a_forged_form(is_htmx: bool) -> None:
+    headers = {"HX-Request": "true"} if is_htmx else {}
+    answers = [
+        client_of("operator").post("/first-join-token", headers=headers),
+        client_of("viewer").post("/first-join-token", headers=headers),
+        client_of("operator", checks_csrf=True).post("/first-join-token", headers=headers),
+    ]
+    assert [answer.status_code for answer in answers] == [200, 403, 403]
+    assert all("default-src 'self'" in answer["Content-Security-Policy"] for answer in answers)
+
+
 def test_nothing_can_be_posted_to_a_page() -> None:
     assert client_of("superuser").post("/").status_code == 405
 

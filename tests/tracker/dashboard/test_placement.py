@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from django.test import Client
 
 from tests.tracker.conftest import MakeNode
 from tests.tracker.people import client_of
+from tracker.dashboard import what_if as module
+from tracker.dashboard.reckoning import reckoning
+from tracker.meshes import Mesh
 from tracker.models import AuditEntry, LanguageModel, Move, Node
 
 pytestmark = pytest.mark.django_db
@@ -102,6 +106,30 @@ def test_a_known_machine_counts_as_it_was_measured(make_node: MakeNode, model: L
     other = shown(client, f"{WHAT_IF}num_layers=6&layer_mb=0.001&node-{node.pk}=on")
     assert '<td class="number">120 ms</td>' in other, "each of ten times the bytes"
     assert "checked" in other
+
+
+def test_what_takes_too_long_and_whoever_comes_meanwhile_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, path = client_of("viewer"), IMAGINED + "&count1=3&memory1=5"
+    with reckoning():
+        monkeypatch.setattr(module, "reckoning", partial(reckoning, wait_s=0.01))
+        assert "load it again in a few seconds" in shown(client, path)
+    monkeypatch.setattr(module, "reckoning", partial(reckoning, most_s=0.0))
+    assert "too much for a page to reckon" in shown(client, path)
+    monkeypatch.setattr(module, "reckoning", reckoning)
+    assert "imagined 1.1" in shown(client, path), "neither is kept"
+    with reckoning():
+        assert "imagined 1.1" in shown(client, path), "what was reckoned is"
+
+
+def test_placements_are_kept_for_the_last_that_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_kept", kept := dict[Mesh, Mesh]())
+    for number in range(1, module.MOST_KEPT + 3):
+        module.planned(Mesh(number, ()))
+    assert [mesh.num_layers for mesh in kept] == [*range(3, module.MOST_KEPT + 3)]
+
+
+def test_nothing_watches_what_if() -> None:
+    assert 'id="live"' not in shown(client_of("viewer"), WHAT_IF)
 
 
 @pytest.mark.parametrize(

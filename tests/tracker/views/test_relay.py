@@ -48,7 +48,7 @@ def test_before_anybody_has_joined_it_says_what_to_do(operator: Client, settings
     settings.PUBLIC_URL = "https://mesh.example.org"
     shown = page(operator)
     assert "/admin/tracker/jointoken/add/" in shown
-    assert "python manage.py runnode --tracker https://mesh.example.org --join-token TOKEN" in shown
+    assert "MESHNET_JOIN_TOKEN=TOKEN python manage.py runnode --tracker https://mesh.example.org --model" in shown
 
 
 def test_where_nobody_is_connected_it_says_where_to_look(operator: Client, make_node: MakeNode) -> None:

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from relay.headers import DTYPE_BYTES
 from tracker import audit
 from tracker.models import LanguageModel
+from tracker.words import one_line
 
 _COLUMNS = {  # of what is given
     "wire_dtype": "wire_dtype",
@@ -39,6 +40,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, name: str, refuse: str | None, allow: bool, **options: Any) -> str:
         model = LanguageModel.objects.filter(name=name).first() or LanguageModel(name=name)
         is_new = model.pk is None
+        refuse = one_line(refuse) if refuse is not None else None
         given = {column: options[option] for option, column in _COLUMNS.items() if options[option] is not None}
         if refuse is not None or allow:
             given |= {"is_refused": refuse is not None, "refusal_reason": refuse or ""}

@@ -14,7 +14,7 @@ from tracker.models import JoinToken
 USES, LASTS = 10, timedelta(days=1)
 
 
-@action("tracker.add_jointoken")
+@action("tracker.add_jointoken", asks=lambda: f"Make a join token for {USES} nodes?")
 def first_join_token(request: HttpRequest, why: str) -> Done:
     token = JoinToken(label="first nodes", uses_left=USES, expires=timezone.now() + LASTS)
     credential = token.give_secret()

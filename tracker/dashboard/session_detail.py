@@ -57,7 +57,7 @@ def _hops(session: ChatSession, told: list[dict[str, Any]]) -> list[dict[str, An
     ]
 
 
-@action(CANCEL)
+@action(CANCEL, asks=lambda completion_id, choice=0: "End this session?")
 def cancel(request: HttpRequest, why: str, completion_id: str, choice: int = 0) -> Done:
     session = get_object_or_404(ChatSession, completion_id=completion_id, choice=choice)
     if not operating.cancel(request, ChatSession.objects.filter(pk=session.pk), why).names:

@@ -60,7 +60,7 @@ def _away(last_seen: datetime | None, heartbeat_s: float, now: datetime) -> str:
     silent_s = (now - last_seen).total_seconds() if last_seen else 0.0
     if silent_s > heartbeat_s:
         return f"its connection to the relay has ended; last heartbeat {length_in_words(silent_s)} ago"
-    return "its heartbeats arrive, but its socket to the relay is closed"
+    return "its socket to the relay has just closed"
 
 
 def _silence(last_seen: datetime | None, has_left: bool, now: datetime) -> str:

@@ -33,10 +33,10 @@ WELL: dict[str, Any] = {
         ({"lease_until": NOW, "last_seen": NOW + timedelta(hours=1)}, "offline: no heartbeat for 0 s"),
         ({"lease_until": None, "last_seen": None}, "offline: was never heard of"),
         ({"lease_until": NOW, "has_left": True}, "offline: said that it leaves"),
-        ({"is_present": False}, "offline: its heartbeats arrive, but its socket to the relay is closed"),
+        ({"is_present": False}, "offline: its socket to the relay has just closed"),
         (
             {"is_present": False, "last_seen": NOW - timedelta(seconds=5)},
-            "offline: its heartbeats arrive, but its socket to the relay is closed",
+            "offline: its socket to the relay has just closed",
         ),
         (
             {"is_present": False, "last_seen": NOW - timedelta(seconds=7)},

@@ -7,7 +7,7 @@ nothing that a node or a person said.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -37,6 +37,7 @@ def context(ask: Ask) -> Context:
     with_names = SEE_DASHBOARD in ask.may
     nodes = loaded(Node.objects.select_related("shard").defer("model_facts", "wire_versions"), ask.now)
     present, holders = presence.present(), defaultdict(list)
+    counted = {node.pk for node in nodes if node.status == Node.Status.APPROVED}
     num_online = 0
     for node in nodes:
         holder = _holder(node, ask.now, is_present=node.peer_id in present)
@@ -45,13 +46,13 @@ def context(ask: Ask) -> Context:
             holders[node.model_id].append(holder)
     running = _running(ask.now)
     models = [
-        _model(model, holders[model.pk], running.get(model.pk, Running()), with_names=with_names)
+        _model(model, holders[model.pk], counted, running.get(model.pk, Running()), with_names=with_names)
         for model in LanguageModel.objects.all()
     ]
     return {
         "models": models,
         "num_answering": sum(model["answers"] for model in models),
-        "num_nodes": sum(node.status == Node.Status.APPROVED for node in nodes),
+        "num_nodes": len(counted),
         "num_pending": sum(node.status == Node.Status.PENDING for node in nodes),
         "num_online": num_online,
         "num_running": sum(one.sessions for one in running.values()),
@@ -71,7 +72,10 @@ def _holder(node: Node, now: datetime, *, is_present: bool) -> Holder:
     return Holder(node.name, node.pk, start, end, standing.is_online, closed, standing.reason)
 
 
-def _model(model: LanguageModel, holders: Sequence[Holder], running: Running, *, with_names: bool) -> dict[str, Any]:
+def _model(
+    model: LanguageModel, holders: Sequence[Holder], counted: Collection[int], running: Running, *, with_names: bool
+) -> dict[str, Any]:
+    """`counted`: the approved nodes. One that waits or whose key is revoked stands beside the layers that it has."""
     parts = coverage.parts(model.num_layers, holders) if model.num_layers else []
     gaps = coverage.gaps(parts)
     return {
@@ -84,7 +88,7 @@ def _model(model: LanguageModel, holders: Sequence[Holder], running: Running, *,
         "parts": parts,
         "in_words": "; ".join(part.told() for part in parts),
         "remedies": [coverage.remedy(gap, with_names=with_names) for gap in gaps],
-        "num_nodes": len(holders),
+        "num_nodes": sum(holder.pk in counted for holder in holders),
         "num_online": sum(holder.is_online for holder in holders),
         "running": running,
     }

@@ -28,6 +28,7 @@ def context(ask: Ask) -> Context:
     return {
         "session": story,
         "metadata": list(session.metadata.items()),
+        "error_details": session.error_details,
         "api_key": session.api_key,
         "cancelled_by": session.cancelled_by,
         "is_ending": bool(session.cancelled_by) and story["state"] == ChatSession.State.RUNNING,

@@ -72,7 +72,7 @@ def test_passwords_are_tried_slowly(client: Client, django_user_model: Any) -> N
 
 def test_a_node_shows_its_status_with_the_reason_its_layers_and_its_reach(operator: Client, rows: None) -> None:
     page = operator.get(url(Node)).content.decode()
-    assert "offline: its heartbeats arrive, but its socket to the relay is closed" in page
+    assert "offline: its socket to the relay has just closed" in page
     assert "layers 6–11" in page
     assert "relay, http://10.0.0.1:7002 (10.0.0.1 is private)" in page
 

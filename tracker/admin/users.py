@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
+from django.db.models import Q
 from django.http import HttpRequest
 
 from tracker.admin.parts import Audited, ReasonForm
@@ -28,7 +29,13 @@ def outranks(user: Any, other: User) -> bool:
     """Whether the other may do something that this user may not: it is then not this user's to change."""
     if user.is_superuser:
         return False
-    return other.is_superuser or not other.get_all_permissions() <= user.get_all_permissions()
+    return other.is_superuser or not _given_to(other) <= user.get_all_permissions()
+
+
+def _given_to(user: User) -> set[str]:
+    """What they may do once they are switched on: Django says that somebody who is switched off may do nothing."""
+    given = Permission.objects.filter(Q(user=user) | Q(group__user=user))
+    return {f"{app}.{name}" for app, name in given.values_list("content_type__app_label", "codename")}
 
 
 def _groups_of(user: Any) -> Any:

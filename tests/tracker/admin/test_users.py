@@ -60,15 +60,26 @@ def test_an_admin_makes_nobody_mightier_than_an_admin() -> None:
 
 def test_who_is_mightier_is_changed_by_no_admin() -> None:
     client = client_of("admin")
-    grown = User.objects.create_user("grown")
+    grown, dormant = User.objects.create_user("grown"), User.objects.create_user("dormant", is_active=False)
     grown.user_permissions.add(Permission.objects.get(codename="change_group"))
-    for user in (person("superuser"), grown):
+    mighty = Group.objects.create(name="mighty")
+    mighty.permissions.add(Permission.objects.get(codename="add_group"))
+    dormant.groups.add(mighty)
+    for user in (person("superuser"), grown, dormant):
         for path in (url(User, user.pk, "change"), url(User, user.pk, "password"), url(User, user.pk, "delete")):
             form = {"username": "mine", "password1": PASSWORD, "password2": PASSWORD, "post": "yes"}
             assert client.post(path, form).status_code == 403, path
-    chosen = [person("superuser").pk, grown.pk]
+    chosen = [person("superuser").pk, grown.pk, dormant.pk]
     client.post(url(User), {"action": "delete_selected", "_selected_action": chosen, "post": "yes"})
-    assert User.objects.filter(pk__in=chosen, username__in=["one-superuser", "grown"]).count() == 2
+    assert User.objects.filter(pk__in=chosen, username__in=["one-superuser", "grown", "dormant"]).count() == 3
+
+
+def test_an_admin_switches_somebody_off_and_on_again() -> None:
+    client, ada = client_of("admin"), person("operator")
+    for is_active in (False, True):
+        assert change(client, ada, is_active="on" if is_active else "").status_code == 302
+        ada.refresh_from_db()
+        assert ada.is_active == is_active
 
 
 def test_nobody_deletes_themselves() -> None:

@@ -28,7 +28,7 @@ WELL: dict[str, Any] = {
     [
         ({}, "online: connected to the relay"),
         ({"status": "pending"}, "offline: waits for approval"),
-        ({"status": "revoked"}, "offline: revoked"),
+        ({"status": "revoked"}, "revoked"),
         ({"lease_until": NOW, "last_seen": NOW - timedelta(seconds=32)}, "offline: no heartbeat for 32 s"),
         ({"lease_until": NOW, "last_seen": NOW + timedelta(hours=1)}, "offline: no heartbeat for 0 s"),
         ({"lease_until": None, "last_seen": None}, "offline: was never heard of"),

@@ -39,6 +39,16 @@ def test_a_model_that_answers_shows_who_holds_what_and_how_often(
     assert "gap" not in page
 
 
+def test_one_number_of_nodes_is_told_everywhere(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
+    connect(make_node("alpha"))
+    make_node("beta", status="revoked")
+    make_node("gamma", status="pending")
+    page = overview()
+    assert "<dd>1 <small>of 1</small></dd>" in page
+    assert "1 of 1 node online" in page
+    assert 'href="?state=revoked">1</a>' in client_of("viewer").get("/nodes").content.decode()
+
+
 def test_a_gap_is_told_with_what_would_close_it(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
     connect(make_node("alpha", 0, 4))
     gone = timezone.now() - timedelta(seconds=40)

@@ -25,6 +25,7 @@ from tracker.models import ChatSession, LanguageModel, Node
 
 MAX_SESSIONS = 5000  # that are added up
 LATELY = timedelta(hours=1)
+WAITS = timedelta(seconds=6)  # without a token, such as for a node that was lost: three times the news of it
 
 
 @dataclass(slots=True)
@@ -95,13 +96,14 @@ def _model(
 
 
 def _running(now: datetime) -> dict[int, Running]:
-    """By model. A session's speed is that since its first text, by the last news of it."""
+    """By model. A session's speed is that since its first text, by the last news of it; of one that waits, none."""
     found: dict[int, Running] = defaultdict(Running)
-    news = ("model_id", "completion_tokens", "ttft_ms", "started", "last_news")
+    news = ("model_id", "completion_tokens", "ttft_ms", "started", "last_news", "last_token")
     running = ChatSession.objects.running(now).order_by()
-    for model, tokens, ttft_ms, started, last_news in running.values_list(*news)[:MAX_SESSIONS]:
+    for model, tokens, ttft_ms, started, last_news, last_token in running.values_list(*news)[:MAX_SESSIONS]:
         found[model].sessions += 1
-        if tokens and ttft_ms is not None:
+        is_waiting = last_token is not None and last_news - last_token > WAITS
+        if tokens and ttft_ms is not None and not is_waiting:
             decoding_s = (last_news - started).total_seconds() - ttft_ms / 1000
             found[model].tokens_per_s += (tokens - 1) / decoding_s if decoding_s > 0 else 0.0
     return found

@@ -17,6 +17,11 @@ class Migration(migrations.Migration):
             name='error_details',
             field=models.TextField(blank=True, default='', help_text='In the words of the node or the site that noticed.'),
         ),
+        migrations.AddField(
+            model_name='chatsession',
+            name='last_token',
+            field=models.DateTimeField(editable=False, help_text='When the last one had come, by the news of it while it runs.', null=True),
+        ),
         migrations.AlterField(
             model_name='node',
             name='cleared',

@@ -91,6 +91,15 @@ def test_speed_is_that_of_the_sessions_that_run(model: LanguageModel) -> None:
     assert "3 sessions running, 15.0 tokens a second" in page
 
 
+def test_a_session_that_waits_for_a_node_makes_no_tokens(model: LanguageModel) -> None:
+    now = timezone.now()
+    said = {"started": now - timedelta(seconds=30), "ttft_ms": 1000.0, "completion_tokens": 51}
+    run_session(model, last_token=now - timedelta(seconds=10), **said)
+    assert "<dt>tokens a second</dt><dd>0.0</dd>" in overview()
+    run_session(model, last_token=now - timedelta(seconds=1), **said)
+    assert "<dt>tokens a second</dt><dd>1.7</dd>" in overview()
+
+
 def test_strangers_of_a_public_site_read_models_coverage_and_counts_alone(
     make_node: MakeNode, connect: Callable[[Node], None], settings: Settings
 ) -> None:

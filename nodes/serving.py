@@ -110,6 +110,7 @@ class Serving:
         """What the tracker is told of it; nothing before it is loaded."""
         if self._engine is None or self._api is None:
             return {}
+        self._engine.look_at_pace()  # told with the next news
         pace = {} if self.ms_per_layer is None else {"ms_per_layer": self.ms_per_layer}
         return {**self._engine.occupancy().as_dict(), **pace, "session_epochs": self._api.session_epochs()}
 

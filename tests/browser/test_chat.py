@@ -109,7 +109,7 @@ def test_a_failure_is_said_in_words_and_can_be_tried_again(page: Page, site: Sit
         page.goto("/chat?model=mortal")
         ask(page, "Hello")
         expect(answers(page)).to_have_text(FIRST)
-    expect(page.get_by_role("alert")).to_contain_text("head")
+    expect(page.get_by_role("alert")).to_contain_text("The chat lost layer")
     expect(page.locator("#model option:checked")).to_have_text("mortal (can't answer now)")
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("alert")).to_contain_text("no node online")

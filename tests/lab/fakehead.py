@@ -25,7 +25,6 @@ from tests.lab.site import Site
 
 FIRST = "first"
 PROMPT_IDS = [1, 2, 3]
-NEVER_S = 3600.0
 
 
 class FakeHead:
@@ -73,7 +72,7 @@ class FakeHead:
             return answer_now(wire.Response(request.request_id, 200, proof, b"{}"))
         if not request.path.endswith("completions"):
             return answer_now(json_answer(request.request_id, {}))
-        self._stream, self._is_chat = EventStream(keepalive_s=NEVER_S), request.path.endswith("chat/completions")
+        self._stream, self._is_chat = EventStream(), request.path.endswith("chat/completions")
         self._ids = []
         self.say(FIRST)
         answered: Future[Answer] = Future()

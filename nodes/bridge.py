@@ -30,6 +30,7 @@ LIVED_S = 10.0  # a connection that lasted so long was a good one: the next fail
 REPLACED_PAUSE_S = 60.0
 REFUSED_PAUSE_S = 10.0
 UPGRADE_PAUSE_S = 60.0
+LOOK_S = 0.2
 
 
 class RelayHttpBridge:
@@ -44,10 +45,12 @@ class RelayHttpBridge:
         replaced_pause_s: float = REPLACED_PAUSE_S,
         tunnel: Tunnel | None = None,
         ping_s: float = wire.PING_S,
+        is_let_in: threading.Event | None = None,
     ) -> None:
-        """`tunnel`: what this node asks others with; None: version 2 of the wire isn't offered."""
+        """`tunnel`: what this node asks others with; None: version 2 of the wire isn't offered. `is_let_in`: while the
+        tracker says that this node is out, the relay would say the same and isn't asked."""
         self._api, self._relay_url, self._peer_id, self._node_key, self._tls = api, relay_url, peer_id, node_key, tls
-        self._tunnel, self._ping_s = tunnel, ping_s
+        self._tunnel, self._ping_s, self._is_let_in = tunnel, ping_s, is_let_in
         self._backoff = backoff or Backoff(FIRST_BACKOFF_S, MOST_BACKOFF_S)
         self._replaced_pause_s = replaced_pause_s
         self._thread = threading.Thread(target=self._run, name="relay-reader", daemon=True)
@@ -78,7 +81,7 @@ class RelayHttpBridge:
             link.connection.shut_down()
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        while self._wait_until_let_in():
             self._hurry.clear()
             started = time.monotonic()
             link = None
@@ -98,6 +101,12 @@ class RelayHttpBridge:
             if time.monotonic() - started > LIVED_S:
                 self._backoff.reset()
             self._hurry.wait(self._pause_s(cause, link))
+
+    def _wait_until_let_in(self) -> bool:
+        """False when the bridge is told to stop."""
+        while self._is_let_in and not self._stopping.is_set() and not self._is_let_in.wait(LOOK_S):
+            pass
+        return not self._stopping.is_set()
 
     @property
     def _offers(self) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from nodes.runner import EngineSessions, Runner
+from nodes.pace import LayerPace
+from nodes.runner import EngineSessions, Runner, Task
 from nodes.schedule import Schedule
 from nodes.sessions import Busy, Sessions
 from nodes.shard import Row, Shard
@@ -44,7 +45,6 @@ IDLE_S = 600.0  # a session that nobody uses for so long is freed
 _TICK_S = 10.0  # how often idle sessions are looked for
 _PACE_STEPS = 3  # of one token, measured after one that warms up
 _NEWEST_SHARE = 0.1  # of the newest batch in the mean
-_NEWEST_PACE = 0.02  # of the newest token's time in the mean: what disturbs a few of them is no slower machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Engine:
         self._runner = Runner(shard, self._sessions, max_cached_tokens, clock, node)
         self._inbox: queue.SimpleQueue[Work | _Errand] = queue.SimpleQueue()
         self._mean_batch = 0.0
-        self.ms_per_layer: float | None = None  # of one token, measured; then as it was with the latest sessions
+        self._pace = LayerPace()
         self._thread = threading.Thread(target=self._work_until_told, name="engine", daemon=True)
         self._stopping = threading.Event()
 
@@ -154,6 +154,18 @@ class Engine:
         cold."""
         return self._send(self._measure_pace)
 
+    @property
+    def ms_per_layer(self) -> float | None:
+        """Of one token, as it was lately."""
+        return self._pace.ms
+
+    def look_at_pace(self) -> None:
+        """Measures anew where nobody works here and nothing was learnt for a while. Doesn't wait."""
+        num_layers = self.shard.end_layer - self.shard.start_layer
+        costs_s = (self._pace.ms or 0.0) * num_layers * (1 + _PACE_STEPS) / 1000
+        if not self.num_sessions and self._pace.takes_look(self._clock(), costs_s):
+            self.measure_pace()
+
     def _send(self, run: Callable[[], Result]) -> Future[Result]:
         future: Future[Result] = Future()
         if refusal := self._refusal(MAX_QUEUED_CLOSES):
@@ -193,8 +205,8 @@ class Engine:
         self._schedule.ran(works, ended, ended - started)
         if tasks and works[0].is_decode:
             self._mean_batch += (len(tasks) - self._mean_batch) * (_NEWEST_SHARE if self._mean_batch else 1)
-            if len(tasks) == tasks[0].work.num_tokens == 1:
-                self._keep_pace(tasks[0].work, ended - started)
+            if not any(isinstance(output, Exception) for output in outputs):  # which may have come at once
+                self._keep_pace(tasks, ended, ended - started)
         for task, output in zip(tasks, outputs, strict=True):  # last: who is told wants to go on at once
             runner.finish(task, output)
         return len(tasks)
@@ -236,14 +248,15 @@ class Engine:
             if not output.isfinite().all():
                 raise NotNumbers(f"layers {layers[0]}–{layers[1] - 1} give what isn't numbers (NaN or infinity)")
             took_s.append(self._clock() - started)
-        self.ms_per_layer = statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
-        return self.ms_per_layer
+        ms = statistics.median(took_s[1:]) * 1000 / (layers[1] - layers[0])
+        self._pace.measured(ms, self._clock())
+        return ms
 
-    def _keep_pace(self, work: Work, took_s: float) -> None:
-        start, end = work.hop
-        newest = took_s * 1000 / (end - start)
-        known = self.ms_per_layer
-        self.ms_per_layer = newest if known is None else known + (newest - known) * _NEWEST_PACE
+    def _keep_pace(self, tasks: list[Task], now: float, took_s: float) -> None:
+        """`tasks`: decode steps that were one forward."""
+        start, end = tasks[0].work.hop
+        is_alone = len(tasks) == tasks[0].work.num_tokens == 1
+        self._pace.worked(took_s * 1000 / (end - start), now, is_alone=is_alone)
 
     def _expire(self) -> None:
         for session in self._sessions.expire(self._clock()):

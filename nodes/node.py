@@ -160,7 +160,7 @@ class Node:
         serving.load()
         if not self._wait(membership.approved):
             return
-        serving.open(self._listening.server)
+        serving.open(self._listening.server, membership.approved)
         if self._listening.server:
             membership.serving()
         if not self._wait_until_reachable(membership):

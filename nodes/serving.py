@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,16 +89,23 @@ class Serving:
         self._api = NodeApi(name, _layers(shard), engine, self._book, head, key, grammars=grammars)
         self._follow()
 
-    def open(self, server: NodeServer | None) -> None:
+    def open(self, server: NodeServer | None, approved: threading.Event) -> None:
         """The doors, once it is loaded and approved."""
         assert self._api
         registration = self._registration
         if server:
             server.api = self._api
         if registration.relay_url and self._options.uses_relay:
-            url, peer_id, key = registration.relay_url, registration.peer_id, registration.node_key
-            ping_s = self._options.relay_ping_s
-            self.bridge = RelayHttpBridge(self._api, url, peer_id, key, self._tls, tunnel=self._tunnel, ping_s=ping_s)
+            self.bridge = RelayHttpBridge(
+                self._api,
+                registration.relay_url,
+                registration.peer_id,
+                registration.node_key,
+                self._tls,
+                tunnel=self._tunnel,
+                ping_s=self._options.relay_ping_s,
+                is_let_in=approved,
+            )
             self.bridge.start()
 
     def hear(self, standing: Standing) -> None:
@@ -110,6 +118,7 @@ class Serving:
         """What the tracker is told of it; nothing before it is loaded."""
         if self._engine is None or self._api is None:
             return {}
+        self._engine.look_at_pace()  # told with the next news
         pace = {} if self.ms_per_layer is None else {"ms_per_layer": self.ms_per_layer}
         return {**self._engine.occupancy().as_dict(), **pace, "session_epochs": self._api.session_epochs()}
 

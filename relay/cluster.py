@@ -41,7 +41,7 @@ class Cluster:
     """`url`: Redis. `where`: how others call this process, its relay's address."""
 
     def __init__(self, url: str, where: str) -> None:
-        self.process = secrets.token_hex(8)
+        self.process, self._where = secrets.token_hex(8), where
         self.joined = asyncio.Event()
         self.tried = asyncio.Event()
         self._leases = Leases(url, self.process, where)
@@ -57,6 +57,11 @@ class Cluster:
     def start(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._task = self.loop.create_task(self._run())
+
+    @property
+    def has_twin(self) -> bool:
+        """Whether peers that leave here find another process at the same address."""
+        return directory.has_twin(self.process, self._where)
 
     def withdraw(self) -> None:
         """The process is about to stop: from here on nobody looks for peers here."""

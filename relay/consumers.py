@@ -71,6 +71,8 @@ class PeerConsumer(Door):
         """At once, or when connections of this peer no longer replace each other in quick succession."""
         if self.is_closing:
             return
+        if hub.is_draining:
+            return self.refuse(Code.DRAINING, "the relay is about to stop; connect again")
         peer_id, pause_s = link.peer_id, hub.pause_s(link.peer_id)
         if pause_s:
             self._pause = asyncio.get_running_loop().call_later(min(pause_s, PAUSE_STEP_S), self._welcome, link)

@@ -92,6 +92,12 @@ class Directory:
     def last_known(self, peer_id: str) -> Entry | None:
         return self._entries.get(peer_id)
 
+    def has_twin(self, process: str, where: str) -> bool:
+        """Whether peers reach another process at its address too: some are there already. One without any may only have
+        been given the address of the first."""
+        twins = {it for it, there in self.processes.items() if there == where} - {process}
+        return any(entry.process in twins for entry in self.entries().values())
+
     def entries(self) -> dict[str, Entry]:
         processes = self.processes
         return {key: it for key, it in self._entries.copy().items() if it.process in processes}

@@ -111,8 +111,16 @@ class Hub:
     def pong(self, link: Link[Edge], n: int) -> None:
         self.switchboard.pong(link, n, time.monotonic())
 
-    def drain(self, drain: wire.Drain) -> None:
-        self._apply(self.switchboard.drain(drain, time.monotonic()))
+    def drain(self) -> None:
+        self.switchboard.drain()
+
+    @property
+    def is_draining(self) -> bool:
+        """Told to stop: neither a chat nor a peer comes in any more."""
+        return self.switchboard.draining
+
+    def send_away(self, drain: wire.Drain) -> None:
+        self._apply(self.switchboard.send_away(drain, time.monotonic()))
 
     def end_all(self, message: str) -> None:
         self._apply(self.switchboard.end_all(message, time.monotonic()))

@@ -36,6 +36,11 @@ def check_served(method: str, path: str) -> str | None:
     raise WireError(Code.FORBIDDEN, f"{method[:16]} {path[:80]} is not served; a node serves {served_paths()}")
 
 
+def goes_on(method: str, path: str) -> bool:
+    """Whether this is of a session that has begun: a step, or its end."""
+    return (method, path) == ("POST", "/forward") or method == "DELETE"
+
+
 def served_paths() -> str:
     return ", ".join(sorted(f"{method} {path}" for method, path in _SERVED)) + ", DELETE /sessions/<32 hex digits>"
 

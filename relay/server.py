@@ -54,6 +54,7 @@ class RelayServer(Server):
         self.failure = ""  # why it never listened
         self._ports: list[Any] = []
         self._stops_at: float | None = None
+        self._has_sent_away = False
 
     def listen_success(self, port: Any) -> None:
         self._ports.append(port)
@@ -125,14 +126,16 @@ class RelayServer(Server):
         protocol.onMessage, protocol.dataReceived = on_message, data_received
 
     def drain(self) -> None:
-        """Stops: no new connections or requests, those in flight get the grace. The second time: at once."""
+        """Stops: no new connections, peers or chats, those in flight get the grace. The second time: at once."""
         if self._stops_at is not None:
             hub.stops_at = self._stops_at = time.monotonic()
             return
         hub.stops_at = self._stops_at = time.monotonic() + self.grace_s
-        hub.drain(wire.Drain(RECONNECT_IN_MS, SPREAD_MS))
+        hub.drain()
         if here := cluster.current():
             here.withdraw()
+            if here.has_twin:
+                self._send_away()
         for port in self._ports:
             port.stopListening()
         logger.info("Stopping: %d requests in flight get up to %.0f s", self._num_busy(), self.grace_s)
@@ -149,9 +152,16 @@ class RelayServer(Server):
         if self._num_busy() and time.monotonic() < self._stops_at:
             reactor.callLater(POLL_S, self._wait_for_idle)
             return
+        if not self._has_sent_away:
+            self._send_away()
         hub.end_all("the relay has stopped; connect again")
         self._stops_at = time.monotonic() + FAREWELL_S
         self._wait_for_farewells()
+
+    def _send_away(self) -> None:
+        """Peers, to another process. Where there is none at this address, they stay to the end: chats need them."""
+        self._has_sent_away = True
+        hub.send_away(wire.Drain(RECONNECT_IN_MS, SPREAD_MS))
 
     def _wait_for_farewells(self) -> None:
         assert self._stops_at is not None

@@ -42,7 +42,7 @@ class Switchboard(Generic[Edge]):
         self.accounts: Accounts[Edge] = Accounts()
         self.remote: Callable[[str], Link[Edge] | None] | None = None  # finds peers of other processes
         self.took: Callable[[float], None] | None = None  # told of each request that was sent and ended, in seconds
-        self.draining = False
+        self.draining = False  # the process was told to stop
         self._last_number = self._last_generation = 0
 
     def attach(
@@ -176,9 +176,13 @@ class Switchboard(Generic[Edge]):
             effects += self._fail(flight, Code.DEADLINE, "the peer had no answer by the deadline", now)
         return effects
 
-    def drain(self, drain: wire.Drain, now: float) -> Effects[Edge]:
-        """Nothing new is taken; who can be told to move is."""
+    def drain(self) -> None:
+        """No chat begins here any more. Each token of those that run is a new request from node to node: these are
+        taken to the end."""
         self.draining = True
+
+    def send_away(self, drain: wire.Drain, now: float) -> Effects[Edge]:
+        """Whoever can be told to move is."""
         return [effect for link in self.links if link.version == 2 for effect in self.tell(link, drain, now)]
 
     def end_all(self, message: str, now: float) -> Effects[Edge]:
@@ -198,7 +202,7 @@ class Switchboard(Generic[Edge]):
         served.check_served(request.method, request.path)
         if request.request_id in caller.calls:
             raise WireError(Code.CONFLICT, "a request with this request_id is in flight on this socket")
-        if self.draining:
+        if self.draining and (caller.peer_id == wire.TRACKER or not served.goes_on(request.method, request.path)):
             raise WireError(Code.DRAINING, "the relay is about to stop; connect again")
         callee = self._callee(caller, to)
         num_bytes = OVERHEAD_BYTES + len(request.body)

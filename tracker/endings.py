@@ -22,7 +22,8 @@ class Outcome:
     state: str = ChatSession.State.FAILED
     ttft_ms: float | None = None
     error_code: str = "internal_error"
-    error_message: str = ""
+    error_message: str = ""  # as the client is told
+    error_details: str = ""  # as it was noticed, where that is more
 
 
 def finish(chat: Chat, outcome: Outcome, now: datetime) -> None:
@@ -67,4 +68,5 @@ def _end_of(answer: Answer, outcome: Outcome, now: datetime) -> dict[str, Any]:
         "ttft_ms": outcome.ttft_ms,
         "error_code": outcome.error_code[:60] if outcome.state == ChatSession.State.FAILED else "",
         "error_message": outcome.error_message[:2000],
+        "error_details": outcome.error_details[:2000],
     }

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tracker import losses
+
 RETRY_AFTER_S = 5  # a node that restarts, or one that takes over, is back in about this time
 
 
@@ -124,6 +126,8 @@ def _words_for(error: ApiError) -> str:
             f"The prompt has {num_prompt} tokens, and the model's context has {num_context} for prompt and answer. "
             "Shorten the prompt."
         )
+    if (code := _code_for(error)) in ("node_failed", "busy"):
+        return losses.in_a_sentence(error.message, code) or error.message
     return error.message
 
 

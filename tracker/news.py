@@ -37,13 +37,15 @@ class Running:
     def is_cancelled(self) -> bool:
         return bool(self.cancelled_by)
 
-    def known(self) -> progress.Known | None:
+    def known(self, now: datetime) -> progress.Known | None:
         """None before its head has told anything."""
         answer = self.answer
         if answer is None or not answer.prompt_ids:
             return None
-        resumed = tuple(self.resume_ms.items())
-        return progress.Known(len(answer.prompt_ids), len(answer.ids), self.ttft_ms, resumed, answer.progress)
+        num_tokens, resumed = len(answer.ids), tuple(self.resume_ms.items())
+        is_more = self.written is None or num_tokens > self.written.completion_tokens
+        last_token = now if self.written is None or is_more else self.written.last_token
+        return progress.Known(len(answer.prompt_ids), num_tokens, self.ttft_ms, resumed, answer.progress, last_token)
 
 
 _running: dict[int, Running] = {}  # by the keys of their rows
@@ -73,7 +75,7 @@ def give(now: datetime) -> int:
             here[session_pk].cancelled_by = cancelled_by
         given = ChatSession.objects.filter(pk__in=alive).update(last_news=now)
         in_turn = sorted(alive, key=lambda pk: here[pk].all_written)
-        known = {pk: one for pk in in_turn if (one := here[pk].known()) and one != here[pk].written}
+        known = {pk: one for pk in in_turn if (one := here[pk].known(now)) and one != here[pk].written}
         written = progress.write({pk: (one, here[pk].written) for pk, one in known.items()})
     for pk, one in written.items():
         if one == known[pk]:

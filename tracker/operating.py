@@ -24,6 +24,7 @@ from tracker.models import ChatSession, Node
 MAX_NAMES = 20  # in one sentence
 Nodes = QuerySet[Node]
 Details = dict[str, Any]  # of the change, for the audit log
+Then = Callable[[int], str]  # what follows, in sentences about so many nodes
 Change = Callable[[Node], Details | None]
 
 
@@ -35,7 +36,7 @@ class NotDone(Exception):
 class Done:
     did: str  # "Paused"
     names: tuple[str, ...]
-    then: str  # what follows from it, as a sentence
+    then: str  # what follows from it, in sentences
     refused: tuple[str, ...] = ()  # sentences: to whom it wasn't done, and why
 
     def __str__(self) -> str:
@@ -48,27 +49,34 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
+def _then(one: str, several: str) -> Then:
+    return lambda number: one if number == 1 else several
+
+
 def approve(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    return _each(request, "approve", nodes, reason, _approve, "Approved", "They may connect to the relay now.")
+    then = _then("It may connect to the relay now.", "They may connect to the relay now.")
+    return _each(request, "approve", nodes, reason, _approve, "Approved", then)
 
 
 def pause(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "New sessions go elsewhere; theirs finish."
+    then = _then("New sessions go elsewhere; its own finish.", "New sessions go elsewhere; theirs finish.")
     return _each(request, "pause", nodes, reason, partial(_give, duty=Node.Duty.PAUSED), "Paused", then)
 
 
 def drain(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "New sessions go elsewhere; theirs move to nodes with the same layers, or finish where there are none."
+    move = "move to nodes with the same layers, or finish where there are none."
+    then = _then(f"New sessions go elsewhere; its own {move}", f"New sessions go elsewhere; theirs {move}")
     return _each(request, "drain", nodes, reason, partial(_give, duty=Node.Duty.DRAINING), "Draining", then)
 
 
 def resume(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "They get sessions again."
+    then = _then("It gets sessions again.", "They get sessions again.")
     return _each(request, "resume", nodes, reason, partial(_give, duty=Node.Duty.WORKS), "Resumed", then)
 
 
 def use_again(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "What failed before is forgotten."
+    forgotten = "What failed before is forgotten."
+    then = _then(forgotten, forgotten)
     return _each(request, "use again", nodes, reason, _use_again, "Not left out any more", then)
 
 
@@ -77,22 +85,31 @@ def ban(request: HttpRequest | None, nodes: Nodes, reason: str, lasts: timedelta
     if not reason.strip():
         return Done("Banned", (), "", ("Nobody was banned: say why. The owners of the nodes read it.",))
     until = bans.end_of(lasts, timezone.now())
-    then = f"They are disconnected, and kept out {_until(until)}. Sessions through them go on elsewhere."
+    then = _then(
+        f"It is disconnected, and kept out {_until(until)}. Sessions through it go on elsewhere.",
+        f"They are disconnected, and kept out {_until(until)}. Sessions through them go on elsewhere.",
+    )
     return _each(request, "ban", nodes, reason, partial(_ban, until=until, reason=reason), "Banned", then, _shut_out)
 
 
 def lift_ban(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "They come back by themselves, within a minute or so."
+    then = _then(
+        "It comes back by itself, within a minute or so.", "They come back by themselves, within a minute or so."
+    )
     return _each(request, "lift ban", nodes, reason, _lift_ban, "No longer banned", then)
 
 
 def rotate_key(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "Each is given a new key with its next heartbeat; the present one is good until the new one is used."
-    return _each(request, "rotate key", nodes, reason, _rotate_key, "Given a new key", then)
+    good = "with its next heartbeat; the present one is good until the new one is used."
+    then = _then(f"It is handed over {good}", f"Each gets its own {good}")
+    return _each(request, "rotate key", nodes, reason, _rotate_key, "About to get a new key", then)
 
 
 def revoke(request: HttpRequest | None, nodes: Nodes, reason: str = "") -> Done:
-    then = "They are disconnected, and their keys open nothing any more."
+    then = _then(
+        "It is disconnected, and its key opens nothing any more.",
+        "They are disconnected, and their keys open nothing any more.",
+    )
     return _each(request, "revoke", nodes, reason, _revoke, "Revoked", then, _shut_out)
 
 
@@ -120,7 +137,12 @@ def cancel(request: HttpRequest | None, sessions: QuerySet[ChatSession], reason:
     were = ["1 session had ended, or was about to, already."] if left == 1 else []
     if left > 1:
         were = [f"{left} sessions had ended, or were about to, already."]
-    return Done("Cancelled", tuple(names), "Each ends within seconds; its client is told.", tuple(were))
+    then = (
+        "It ends within seconds; its client is told."
+        if len(names) == 1
+        else "Each ends within seconds; its client is told."
+    )
+    return Done("Cancelled", tuple(names), then, tuple(were))
 
 
 def _each(
@@ -130,7 +152,7 @@ def _each(
     reason: str,
     change: Change,
     did: str,
-    then: str,
+    then: Then,
     afterwards: Callable[[Node], None] | None = None,
 ) -> Done:
     """`afterwards`: what others are told once the rows say it."""
@@ -148,7 +170,7 @@ def _each(
     if afterwards:
         for node in changed:
             afterwards(node)
-    return Done(did, tuple(node.name for node in changed), then, tuple(refused))
+    return Done(did, tuple(node.name for node in changed), then(len(changed)), tuple(refused))
 
 
 def _approve(node: Node) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
@@ -20,7 +21,7 @@ from tracker.models import ChatSession, SessionHop, SessionSteps
 
 MAX_AT_ONCE = 50  # sessions whose hops and steps are written in one pass
 NUM_EPOCHS = 8  # of a session, whose hops are written while it runs; at its end all are
-_TOKENS = ("prompt_tokens", "completion_tokens", "ttft_ms")
+_TOKENS = ("prompt_tokens", "completion_tokens", "ttft_ms", "last_token")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,13 @@ class Known:
     ttft_ms: float | None
     resume_ms: tuple[tuple[int, float], ...] = ()  # by epoch: from the loss of a head to the next token
     report: Report | None = None
+    last_token: datetime | None = None  # when there were so many
 
     @property
-    def tokens(self) -> tuple[int, int, float | None]:
-        return self.prompt_tokens, self.completion_tokens, self.ttft_ms
+    def tokens(self) -> tuple[Any, ...]:
+        """As the database takes them."""
+        last_token = connection.ops.adapt_datetimefield_value(self.last_token)
+        return self.prompt_tokens, self.completion_tokens, self.ttft_ms, last_token
 
 
 def write(news: Mapping[int, tuple[Known, Known | None]]) -> dict[int, Known]:

@@ -87,6 +87,8 @@ def _take_down(chat: Chat, said: ApiError, outcome: Outcome) -> None:
     error = told(said)
     outcome.state, outcome.error_code = ChatSession.State.FAILED, error.code or ""
     outcome.error_message = kept.words_of(error)
+    if outcome.error_message != (details := kept.words_of(said)):
+        outcome.error_details = details
 
 
 async def streamed(completion: Completion, events: AsyncGenerator[Said, None]) -> AsyncIterator[bytes]:

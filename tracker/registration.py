@@ -88,8 +88,7 @@ def register(bearer: Bearer, wanted: Registration, now: datetime, address: str) 
             has_other_model = bearer.node is not None and bearer.node.model_id != model.pk
             _update(node, model, wanted, now, address)
     except IntegrityError:
-        hint = "choose another --name, or start it with the state folder that holds its key"
-        raise ApiError(409, f"another node here is called {wanted.name}: {hint}", code="name_taken") from None
+        raise _name_taken(wanted.name) from None
     if has_other_model:
         forget(node.peer_id)  # the relay let it in as a peer of the former one's nodes
     how = "joined" if node_key else "registered"
@@ -141,6 +140,14 @@ def _enrol(token: JoinToken, name: str, model: LanguageModel, now: datetime) -> 
     node.status = Node.Status.PENDING if token.needs_approval else Node.Status.APPROVED
     node.joined_with = token
     return node, key
+
+
+def _name_taken(name: str) -> ApiError:
+    if Node.objects.filter(name=name, status=Node.Status.REVOKED).exists():
+        what, hint = ", was revoked and keeps its name", "choose another --name"
+    else:
+        what, hint = "", "choose another --name, or start it with the state folder that holds its key"
+    return ApiError(409, f"another node here is called {name}{what}: {hint}", code="name_taken")
 
 
 def _again(known: Node) -> Node:

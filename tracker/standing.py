@@ -7,6 +7,8 @@ from datetime import datetime
 
 from tracker.words import length_in_words
 
+REVOKED = "revoked"
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -14,6 +16,8 @@ class Standing:
     reason: str
 
     def __str__(self) -> str:
+        if self.reason == REVOKED:
+            return REVOKED  # nobody waits for it to come back
         return f"{'online' if self.is_online else 'offline'}: {self.reason}"
 
 
@@ -37,7 +41,7 @@ def standing(
     """`ban`: that it is kept out, until when and why. `progress`: (bytes fetched, bytes in all) of a node that is
     fetching its weights. `closed`: why one gets no new sessions though it is online."""
     if status == "revoked" or ban:
-        return Standing(False, ban if ban and status != "revoked" else "revoked")
+        return Standing(False, ban if ban and status != "revoked" else REVOKED)
     if status != "approved":
         return Standing(False, "waits for approval")
     if lease_until is None or lease_until <= now:
@@ -60,7 +64,7 @@ def _away(last_seen: datetime | None, heartbeat_s: float, now: datetime) -> str:
     silent_s = (now - last_seen).total_seconds() if last_seen else 0.0
     if silent_s > heartbeat_s:
         return f"its connection to the relay has ended; last heartbeat {length_in_words(silent_s)} ago"
-    return "its heartbeats arrive, but its socket to the relay is closed"
+    return "its socket to the relay has just closed"
 
 
 def _silence(last_seen: datetime | None, has_left: bool, now: datetime) -> str:

@@ -3,6 +3,7 @@ from django.urls import path
 
 from tracker.dashboard import (
     answering,
+    confirming,
     firststeps,
     node_actions,
     node_detail,
@@ -26,6 +27,7 @@ urlpatterns = [
     path("nodes/<int:pk>/ban", node_actions.ban, name="node-ban"),
     path("nodes/<int:pk>/<slug:name>", node_actions.act, name="node-act"),
     path("sessions", session_list.page.view, name=session_list.page.name),
+    path("confirm", confirming.confirm, name="confirm"),
     path("first-join-token", firststeps.first_join_token, name="first-join-token"),
     path("chat", chat_page.page.view, name=chat_page.page.name),
     path("chat/answer", answering.chat_answer, name="chat-answer"),

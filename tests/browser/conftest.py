@@ -31,7 +31,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """It notices lost nodes sooner than as shipped."""
-    with Site(tmp_path_factory.mktemp("site"), RELAY_PING_S="1", FAILOVER_WAIT_S="2") as started:
+    with Site(tmp_path_factory.mktemp("site"), RELAY_PING_S="1", FAILOVER_WAIT_S="1") as started:
         yield started
 
 

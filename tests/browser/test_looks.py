@@ -24,6 +24,8 @@ PAGES = {  # who looks, and where; {session} and {node} are there
     "admin-nodes": ("operator", "/admin/tracker/node/"),
     "admin-node": ("operator", "/admin/tracker/node/{node}/change/"),
     "admin-join-token": ("operator", "/admin/tracker/jointoken/add/"),
+    "admin-contributions": ("operator", "/admin/tracker/contribution/"),
+    "admin-user": ("root", "/admin/auth/user/1/change/"),
     "admin-audit-log": ("operator", "/admin/tracker/auditentry/"),
     "admin-relay": ("operator", "/admin/relay/"),
     "placement": ("operator", "/placement"),

@@ -51,13 +51,22 @@ class Window:
 
     @classmethod
     def open(
-        cls, browser: Browser, site: Site, cookie: str = "", *, dark: bool = False, width: int = 1280, height: int = 800
+        cls,
+        browser: Browser,
+        site: Site,
+        cookie: str = "",
+        *,
+        dark: bool = False,
+        width: int = 1280,
+        height: int = 800,
+        scripts: bool = True,
     ) -> Self:
         context = browser.new_context(
             base_url=site.url,
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             reduced_motion="reduce",
+            java_script_enabled=scripts,
         )
         context.set_default_timeout(30_000)
         if cookie:

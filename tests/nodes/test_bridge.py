@@ -218,6 +218,22 @@ def test_a_refused_credential_isnt_tried_in_a_hurry(
     assert "key-of-" not in caplog.text
 
 
+def test_while_the_tracker_says_that_it_is_out_the_relay_is_not_asked() -> None:
+    is_let_in = threading.Event()
+    is_let_in.set()
+
+    def refuse(connection: ServerSocket) -> None:
+        connection.receive()
+        is_let_in.clear()  # the tracker tells it of this too
+        connection.close(1011)
+
+    with bridged(refuse, is_let_in=is_let_in) as server:
+        assert server.opened.acquire(timeout=5)
+        assert not server.opened.acquire(timeout=0.4), "it would have been back after a hundredth of a second"
+        is_let_in.set()
+        assert server.opened.acquire(timeout=5)
+
+
 def test_a_cancelled_chat_stops_and_frees_every_hop() -> None:
     with Mesh([(0, 2), (2, 4)]) as mesh:
         relay = mesh.relay

@@ -264,7 +264,62 @@ def test_the_pace_follows_what_sessions_that_are_alone_take() -> None:
         return driven.engine.ms_per_layer
 
     assert token(3, 40) == pytest.approx(10)
-    assert token(4, 80) == pytest.approx(10 + 0.02 * 10)
+    assert token(4, 80) == pytest.approx((10 + 20) / 2), "the first ones count alike"
     for position in range(5, 305):
         last = token(position, 80)
     assert last == pytest.approx(20, rel=0.01)
+    assert token(305, 40) == pytest.approx(20 - 0.02 * 10, rel=0.01), "one that was disturbed counts little"
+
+
+def test_a_pace_that_was_measured_under_load_does_not_stay() -> None:
+    clock = Time()
+    driven = Driven(clock=clock)
+
+    def takes(milliseconds: float) -> Callable[[], None]:
+        def take() -> None:
+            clock.now += milliseconds / 1000
+
+        return take
+
+    driven.shard.before = takes(400)
+    driven.engine.measure_pace()
+    driven.run()
+    assert driven.engine.ms_per_layer == pytest.approx(100), "it was starting"
+
+    driven.prompts(A, B)
+    driven.shard.before = takes(40)
+    for position in range(3, 13):
+        for session in (A, B):
+            driven.submit(session, position, position, (1,))
+        driven.run()
+        driven.futures.clear()
+    assert 10 < (busy := driven.engine.ms_per_layer or 0) < 20, "two together take no less than one would"
+
+    driven.shard.before = takes(400)
+    for session in (A, B):
+        driven.submit(session, 13, 13, (1,))
+    driven.run()
+    assert driven.engine.ms_per_layer == busy, "they may take longer"
+
+
+def test_the_pace_is_measured_anew_while_nobody_works_here() -> None:
+    clock = Time()
+    driven = Driven(clock=clock)
+
+    def look(later_s: float, milliseconds: int = 40) -> float | None:
+        def takes() -> None:
+            clock.now += milliseconds / 1000
+
+        clock.now += later_s
+        driven.shard.before = takes
+        driven.engine.look_at_pace()
+        driven.run()
+        return driven.engine.ms_per_layer
+
+    assert look(0, 4000) == pytest.approx(1000), "it was starting"
+    assert look(60) == pytest.approx(1000), "that cost 16 s, and a chat would have had to wait"
+    assert look(16 / 0.005) == pytest.approx(10)
+    assert look(31, 80) == pytest.approx(10), "it isn't old"
+    assert look(31, 80) == pytest.approx(20)
+    driven.prompts(A)
+    assert look(600, 40) == pytest.approx(20), "a session holds something here, and its next step may come"

@@ -74,3 +74,12 @@ def test_a_late_farewell_of_an_older_registration_takes_nothing(directory: Direc
     assert directory.entry("a") == entry("q", 12)
     directory.heard_gone("a", 12)
     assert directory.entry("a") is None
+
+
+def test_a_process_is_doubled_where_peers_are_at_another_one_with_its_address(directory: Directory) -> None:
+    directory.processes = {"p": "ws://p", "twin": "ws://p", "q": "ws://q"}
+    assert not directory.has_twin("p", "ws://p"), "which has no peers may only have been given the address"
+    directory.heard_of("b", entry("q", 11))
+    assert not directory.has_twin("p", "ws://p")
+    directory.heard_of("c", entry("twin", 12))
+    assert directory.has_twin("p", "ws://p")

@@ -19,6 +19,7 @@ from tests.relay.ends import end, hear, take, told
 from tests.relay.tunnels import Tunnel
 
 HEALTH = envelope.encode(wire.Request("1", "GET", "/health"))
+STEP = envelope.encode(wire.Request("3", "POST", "/forward"))
 
 
 def open_call(relay: Relay) -> tuple[websocket.WebSocket, websocket.WebSocket, wire.Request]:
@@ -30,32 +31,45 @@ def open_call(relay: Relay) -> tuple[websocket.WebSocket, websocket.WebSocket, w
 
 def test_stopping_finishes_what_is_in_flight_refuses_what_is_new_and_tells_everyone(own_relay: Relay) -> None:
     peer, caller, asked = open_call(own_relay)
+    late = own_relay.connect("/ws", own_relay.credential("bb22"))
     own_relay.process.send(signal.SIGTERM)
     own_relay.process.wait_for("Stopping: 1 requests in flight")
     caller.send(HEALTH.replace('"1"', '"2"'))
     refused = hear(caller)
     assert (refused.request_id, refused.status) == ("2", 503)
+    late.send('{"type": "register", "peer_id": "bb22"}')
+    assert end(late) == (503, wire.CLOSE_DRAINING)
     with pytest.raises(OSError):
         own_relay.connect("/rpc/aa11", own_relay.credential("cc33"))
+    caller.send(STEP)
+    peer.send(envelope.encode(wire.Response(take(peer).request_id, 200, {}, b"the next token")))
+    assert (answer := hear(caller)).request_id == "3"
+    assert answer.body == b"the next token"
     peer.send(envelope.encode(wire.Response(asked.request_id, 200)))
     assert hear(caller).status == 200
     assert end(peer) == end(caller) == (503, wire.CLOSE_DRAINING)
     assert own_relay.process.wait(10) == 0
 
 
-def test_stopping_tells_peers_of_version_2_to_move_and_finishes_what_is_in_flight(own_relay: Relay) -> None:
+def test_stopping_keeps_peers_of_version_2_while_anything_is_in_flight_then_tells_them_to_move(
+    own_relay: Relay,
+) -> None:
     a, b = Tunnel.register(own_relay, "aa11"), Tunnel.register(own_relay, "bb22")
     a.ask("1", to="bb22")
     asked = b.take()
     own_relay.process.send(signal.SIGTERM)
-    for drain in (a.hear(), b.hear()):
-        assert isinstance(drain, wire.Drain)
-        assert 0 < drain.reconnect_in_ms <= drain.spread_ms
-    a.ask("2", to="bb22")
+    own_relay.process.wait_for("Stopping: 1 requests in flight")
+    a.say(wire.Request("chat", "POST", "/v1/chat/completions"), to="bb22")
     assert a.hear().code is wire.Code.DRAINING
+    a.ask("2", to="bb22", body=b"the next token")
+    b.say(wire.Response(b.take().request_id, 200))
+    assert a.hear() == wire.Response("2", 200)
     b.say(wire.Response(asked.request_id, 200))
     assert a.hear() == wire.Response("1", 200)
     for tunnel in (a, b):
+        drain = tunnel.hear()
+        assert isinstance(drain, wire.Drain)
+        assert 0 < drain.reconnect_in_ms <= drain.spread_ms
         error, code = tunnel.end()
         assert (error.code, code) == (wire.Code.DRAINING, wire.CLOSE_DRAINING)
     assert own_relay.process.wait(10) == 0

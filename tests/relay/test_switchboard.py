@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -429,17 +430,27 @@ def test_generations_rise_with_the_clock_and_without_it(board: Board) -> None:
 def test_draining_tells_those_that_can_be_told_to_move(board: Board) -> None:
     a, b = tunnel(board, "a"), peer(board)
     drain = wire.Drain(500, 5000)
-    assert board.drain(drain, now=0) == [Send(a, drain)]
-    assert board.draining
+    assert board.send_away(drain, now=0) == [Send(a, drain)]
     assert b in board.links
 
 
 def test_draining_refuses_what_is_new_and_lets_go_on_what_is_in_flight(board: Board) -> None:
+    a, b, site = caller(board), peer(board), caller(board, wire.TRACKER)
+    chat = Request("chat", "POST", "/v1/chat/completions")
+    board.request(site, "b", chat, now=0)
+    board.drain()
+    for asker, new in ((site, replace(chat, request_id="new")), (a, chat), (a, Request("new", "GET", "/health"))):
+        assert the_error(board.request(asker, "b", new, now=0), asker, new.request_id) == Code.DRAINING
+    assert board.answer(b, Response("x1", 200), now=0) == [Send(site, Response("chat", 200), "b")]
+
+
+def test_draining_lets_chats_that_run_make_their_steps_and_end_them(board: Board) -> None:
     a, b = caller(board), peer(board)
-    board.request(a, "b", forward(), now=0)
-    board.draining = True
-    assert the_error(board.request(a, "b", forward("2"), now=0), a, "2") == Code.DRAINING
-    assert board.answer(b, Response("x1", 200), now=0) == [Send(a, Response("1", 200), "b")]
+    board.drain()
+    step, end = forward(), Request("2", "DELETE", f"/sessions/{'a' * 32}")
+    for number, asked in enumerate((step, end), 1):
+        assert passed_on(board.request(a, "b", asked, now=0), b).path == asked.path
+        assert board.answer(b, Response(f"x{number}", 200), now=0) == [Send(a, Response(asked.request_id, 200), "b")]
 
 
 def test_the_end_of_all_fails_what_is_in_flight_and_closes_every_link(board: Board) -> None:

@@ -65,7 +65,7 @@ def test_a_node_gets_a_new_key_amid_a_chat_that_an_operator_then_ends(
         lines = filter(None, response.iter_lines(decode_unicode=True))
         completion_id = re.search(r'"id": ?"([^"]+)"', next(lines))
         assert completion_id
-        assert f"Given a new key: {NAME}." in operator.act("node", "rotate_key", pk, reason="once a year")
+        assert f"About to get a new key: {NAME}." in operator.act("node", "rotate_key", pk, reason="once a year")
         while (new := site.node_key(NAME)) == old or key_id(site) != new.partition(".")[0]:
             assert "error" not in next(lines)  # tokens come on, and time passes
         bearer = {"Authorization": f"Bearer {old}"}

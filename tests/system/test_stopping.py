@@ -15,6 +15,7 @@ from tests.lab.processes import Process
 from tests.lab.site import Site, events
 
 GRACE_S = 4.0
+NUM_SHORT = 60  # tokens that take a fraction of it
 
 
 @pytest.fixture
@@ -38,21 +39,27 @@ def mesh(own_site: Site, tiny: Path) -> Iterator[tuple[Process, Process]]:
 
 
 @pytest.mark.parametrize("loses_head", [False, True], ids=["slow", "head lost"])
-def test_chats_that_a_stop_cuts_short_end_with_draining(
+def test_chats_that_a_stop_cuts_short_end_with_draining_and_shorter_ones_are_finished(
     own_site: Site, mesh: tuple[Process, Process], tiny: Path, loses_head: bool
 ) -> None:
     head, tail = mesh
     said = [{"role": "user", "content": "Tell me a long story."}]
     asked: dict[str, Any] = {"model": tiny.name, "messages": said, "max_tokens": 3000, "logit_bias": {"2": -100}}
+    short = asked | {"max_tokens": NUM_SHORT, "stream": True}
     with ThreadPoolExecutor(1) as thread:
         unstreamed = thread.submit(own_site.post, "/v1/chat/completions", asked)
-        with own_site.post("/v1/chat/completions", asked | {"stream": True}, stream=True) as response:
-            stream = events(response)
-            completion_id = next(stream)["id"]
-            tail.send(signal.SIGSTOP)  # so that no chat can end
+        with (
+            own_site.post("/v1/chat/completions", asked | {"stream": True}, stream=True) as response,
+            own_site.post("/v1/chat/completions", short, stream=True) as short_response,
+        ):
+            stream, short_stream = events(response), events(short_response)
+            completion_id, _ = next(stream)["id"], next(short_stream)
             assert own_site.process
             own_site.process.send(signal.SIGTERM)
             own_site.process.wait_for("Stopping: ")
+            *_, finished = short_stream
+            assert finished["choices"][0]["finish_reason"] == "length", "it needed less than the grace"
+            tail.send(signal.SIGSTOP)  # so that none of the others can end
             stopped = time.monotonic()
             if loses_head:
                 head.kill()

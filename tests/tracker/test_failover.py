@@ -390,10 +390,14 @@ def test_without_another_head_there_is_one_error_that_says_so(mesh: Mesh, settin
     mesh.scripts["one"] = [after(1), gone]
     *_, error, end = mesh.chat()
     assert error["error"]["code"] == "node_failed"
-    assert "layers 0–5 on node one, is lost: the peer has gone" in error["error"]["message"]
-    assert "no other node can go on: tiny can't answer now: layers 0–5 have no node online" in error["error"]["message"]
+    said = error["error"]["message"]
+    assert said.startswith("The chat lost layers 0–5: node one isn't connected any more, and no other node online has")
     assert end == "data: [DONE]"
-    assert ChatSession.objects.get().error_code == "node_failed"
+    session = ChatSession.objects.get()
+    assert (session.error_code, session.error_message) == ("node_failed", said)
+    details = session.error_details
+    assert "layers 0–5 on node one, is lost: the peer has gone" in details
+    assert "no other node can go on: tiny can't answer now: layers 0–5 have no node online" in details
 
 
 def test_the_deadline_ends_the_wait_for_a_head(mesh: Mesh, settings: Settings) -> None:
@@ -466,9 +470,11 @@ def test_where_the_only_other_head_is_busy_the_error_names_the_one_that_was_lost
         mesh.chat(is_streamed=False)
     first, second = (name for name, _ in mesh.asked)
     assert (error.value.status, error.value.code) == (502, "node_failed")
-    assert f"layers 0–5 on node {first}, is lost: the peer has gone" in error.value.message
-    assert f"no other node can go on: layers 0–5 on node {second}, refuses: no room" in error.value.message
-    assert ChatSession.objects.get().error_message == error.value.message
+    assert f"lost layers 0–5: node {first} isn't connected any more" in error.value.message
+    session = ChatSession.objects.get()
+    assert session.error_message == error.value.message
+    assert f"layers 0–5 on node {first}, is lost: the peer has gone" in session.error_details
+    assert f"no other node can go on: layers 0–5 on node {second}, refuses: no room" in session.error_details
 
 
 def test_a_head_that_took_over_and_refuses_later_speaks_for_itself(mesh: Mesh) -> None:
@@ -490,7 +496,7 @@ def test_a_session_that_was_ended_meanwhile_goes_on_nowhere(mesh: Mesh) -> None:
     mesh.before_asking = lambda: ChatSession.objects.update(state=ChatSession.State.FAILED)
     with pytest.raises(ApiError) as error:
         mesh.chat(is_streamed=False)
-    assert "ended meanwhile" in error.value.message
+    assert "no other node could take over" in error.value.message
 
 
 def test_a_database_that_is_away_for_a_moment_is_waited_for(

@@ -101,8 +101,10 @@ def test_what_is_known_by_then_is_written_once(chat: Chat, django_assert_num_que
     session = ChatSession.objects.get()
     assert (session.prompt_tokens, session.completion_tokens, session.ttft_ms) == (3, 2, 40.0)
     assert session.tokens_per_s == pytest.approx(1 / ((now - session.started).total_seconds() - 0.04))
+    assert session.last_token == now
     with django_assert_num_queries(4):
-        news.give(now)
+        news.give(now + timedelta(seconds=2))
+    assert ChatSession.objects.get().last_token == now, "it waits since then"
 
 
 def test_a_session_that_has_ended_keeps_its_last_figures(chat: Chat) -> None:

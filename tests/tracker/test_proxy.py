@@ -485,7 +485,8 @@ def test_a_silent_head_ends_the_chat(begin: Begin, settings: Settings) -> None:
     head = FakeHead(sse(said("a", [7])), asyncio.Event())
     _, error, _ = stream(begin(head))
     assert error["error"]["code"] == "node_failed"
-    assert "layers 0–5 on node head, is lost: it said nothing for 0.1 s" in error["error"]["message"]
+    assert "lost layers 0–5: node head doesn't answer" in error["error"]["message"]
+    assert "layers 0–5 on node head, is lost: it said nothing for 0.1 s" in row().error_details
     assert head.is_closed
 
 

@@ -28,15 +28,15 @@ WELL: dict[str, Any] = {
     [
         ({}, "online: connected to the relay"),
         ({"status": "pending"}, "offline: waits for approval"),
-        ({"status": "revoked"}, "offline: revoked"),
+        ({"status": "revoked"}, "revoked"),
         ({"lease_until": NOW, "last_seen": NOW - timedelta(seconds=32)}, "offline: no heartbeat for 32 s"),
         ({"lease_until": NOW, "last_seen": NOW + timedelta(hours=1)}, "offline: no heartbeat for 0 s"),
         ({"lease_until": None, "last_seen": None}, "offline: was never heard of"),
         ({"lease_until": NOW, "has_left": True}, "offline: said that it leaves"),
-        ({"is_present": False}, "offline: its heartbeats arrive, but its socket to the relay is closed"),
+        ({"is_present": False}, "offline: its socket to the relay has just closed"),
         (
             {"is_present": False, "last_seen": NOW - timedelta(seconds=5)},
-            "offline: its heartbeats arrive, but its socket to the relay is closed",
+            "offline: its socket to the relay has just closed",
         ),
         (
             {"is_present": False, "last_seen": NOW - timedelta(seconds=7)},

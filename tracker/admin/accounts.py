@@ -23,7 +23,7 @@ class UsageAdmin(ReadOnly, ModelAdmin):
     date_hierarchy = "day"
     help_texts = {
         "api_key": "That it was asked with. Empty: where none is required, or from the chat page.",
-        "day": "Of UTC.",
+        "day": "In UTC.",
         "model_name": "That was asked.",
         "requests": "That ended on this day, well or not.",
         "prompt_tokens": "Of all these requests together.",
@@ -53,7 +53,7 @@ class ContributionAdmin(ReadOnly, ModelAdmin):
     help_texts = {
         "node": "That served. Empty: it was deleted.",
         "owner": "The join token that it was enrolled with. Empty: it was deleted.",
-        "day": "Of UTC.",
+        "day": "In UTC.",
         "model_name": "That was served.",
         "sessions": "That it had a part in.",
         "tokens": "Of prompts and answers that went through it.",

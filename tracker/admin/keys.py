@@ -37,7 +37,7 @@ class CredentialAdmin(ModelAdmin):
     readonly_fields = ("key_id", "created", "last_used")
     help_texts: ClassVar[dict[str, str]] = {
         "created": "When it was made.",
-        "last_used": "When it was last shown here.",
+        "last_used": "When somebody last asked or joined with it.",
     }
 
     def save_model(self, request: HttpRequest, row: CredentialRow, form: Any, change: bool) -> None:

@@ -35,6 +35,13 @@ class LanguageModelAdmin(ModelAdmin):
     readonly_fields = ("created",)
     help_texts = {"created": "When it was named here first, by an operator or by a node."}
 
+    def save_model(self, request: HttpRequest, model: LanguageModel, form: Any, change: bool) -> None:
+        super().save_model(request, model, form, change)
+        if model.refusal_reason and not model.is_refused:
+            self.tell(
+                request, [], [f"{model.name} isn't refused, though a reason says why: tick Refused if it should be."]
+            )
+
     @admin.display(description="route")
     def route(self, model: LanguageModel) -> str:
         return model.refusal or epochs.route_problem(model, timezone.now()) or "complete"

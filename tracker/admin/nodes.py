@@ -75,14 +75,14 @@ class NodeAdmin(ModelAdmin):
             "How it is reached",
             {
                 "fields": (
-                    *("uses_relay", "rtt_ms", "endpoint", "endpoint_address"),
+                    *("uses_relay", "round_trip", "endpoint", "endpoint_address"),
                     *("endpoint_proved_until", "endpoint_error", "address"),
                 )
             },
         ),
         (
             "The machine",
-            {"fields": ("version", "device", "dtype", "weights", "threads", "memory_bytes", "ms_per_layer")},
+            {"fields": ("version", "device", "dtype", "weights", "threads", "memory_bytes", "speed")},
         ),
         (
             "What it gives",
@@ -105,8 +105,10 @@ class NodeAdmin(ModelAdmin):
         "joined_with": "The join token that it brought the first time: who has that is its owner.",
         "created": "When it joined.",
         "last_seen": "When it was last heard of.",
-        "threads": "That compute.",
+        "threads": "How many of them compute.",
         "memory_bytes": "Of the machine.",
+        "round_trip": "Of the relay's pings to it.",
+        "speed": "What computing one takes it, as it measured that.",
         "version": "Of the program it runs.",
     }
 
@@ -136,6 +138,14 @@ class NodeAdmin(ModelAdmin):
             is_proved = node.is_endpoint_proved(timezone.now())
             paths.append(f"{node.endpoint} ({'proved' if is_proved else node.endpoint_error or 'not proved yet'})")
         return ", ".join(paths) or "none"
+
+    @admin.display(description="round trip")
+    def round_trip(self, node: Node) -> str:
+        return _in_ms(node.rtt_ms)
+
+    @admin.display(description="a layer, a token")
+    def speed(self, node: Node) -> str:
+        return _in_ms(node.ms_per_layer)
 
     @admin.display(description="fingerprint")
     def fingerprint(self, node: Node) -> str:
@@ -201,3 +211,7 @@ class NodeAdmin(ModelAdmin):
 
     def _tell(self, request: HttpRequest, done: Done) -> None:
         self.tell(request, [str(done)] if done.names else [], done.refused)
+
+
+def _in_ms(ms: float | None) -> str:
+    return "–" if ms is None else f"{ms:.2f} ms"

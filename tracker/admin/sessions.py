@@ -86,6 +86,7 @@ class ChatSessionAdmin(ReadOnly, ModelAdmin):
         "completion_tokens": "As its head counted them.",
         "error_code": "As the client was told. Empty: it ended well, or runs.",
         "error_message": "As the client was told.",
+        "error_details": "As the node or the site that noticed it said it. Empty: the client was told all.",
     }
 
     def get_search_results(

@@ -68,7 +68,7 @@ class MeshnetUserAdmin(Audited, _UserAdmin):
     help_texts = {
         "groups": GROUPS_HELP,
         "is_superuser": "May do everything, without any group.",
-        "is_staff": "Lets them into this admin without a group that does; operators and admins need it not.",
+        "is_staff": "Lets them into this admin without a group that does; operators and admins don't need it.",
         "user_permissions": "Beside those of their groups. Groups are easier to look through.",
         "is_active": "Switch it off instead of deleting somebody: nothing is open to them any more.",
         "first_name": "For people to read.",

@@ -1,17 +1,20 @@
 """What people do from a page: a POST by somebody who may, written down, answered with the words for what happened.
 
-    @action(OPERATE)
+    @action(OPERATE, asks=lambda pk: "Pause this node?")
     def pause(request: HttpRequest, why: str, pk: int) -> Done:
         node = get_object_or_404(Node, pk=pk)
         …
         return Done(f"{node} is paused: new sessions go elsewhere.", "pause", [node])
 
-    <form hx-post="{% url 'node-pause' node.pk %}" hx-target="#notice">
-      <label>Reason <input name="why" maxlength="300"></label><button>Pause</button>
+    <form method="get" action="{% url 'confirm' %}" hx-post="{% url 'node-pause' node.pk %}" hx-target="#notice">
+      <button disabled hidden></button>  {# the form's first: so Enter in a field does nothing #}
+      <label>Reason <input name="why" maxlength="300"></label>
+      <button name="to" value="{% url 'node-pause' node.pk %}">Pause</button>
     </form>
 
 The form's button stands in a page's live part, which has no CSRF token: base.html gives htmx one for all its requests.
-Without htmx the answer is a redirect to where the visitor was, with the words as a message.
+Without JavaScript the form leads to a page that asks once more and has a token (dashboard.confirming); the answer is
+then a redirect to where the visitor was, with the words as a message.
 """
 
 from __future__ import annotations
@@ -50,11 +53,16 @@ class Done:
     secret: str = ""  # shown this once, to be copied
 
 
+Asks = Callable[..., str]  # (**arguments of the path): the question before it is done
 Act = Callable[..., Done]  # (request, why, **arguments of the path); raises Refused or Http404
 View = Callable[..., HttpResponse]
 
 
-def action(permission: str) -> Callable[[Act], View]:
+def _asks(**args: Any) -> str:
+    return "Do this?"
+
+
+def action(permission: str, asks: Asks = _asks) -> Callable[[Act], View]:
     def decorated(act: Act) -> View:
         @require_POST
         @functools.wraps(act)
@@ -72,7 +80,7 @@ def action(permission: str) -> Callable[[Act], View]:
                 audit.record(request, done.action, target, why, **done.details)
             return _told(request, done)
 
-        view.permission = permission  # type: ignore[attr-defined]
+        view.permission, view.asks = permission, asks  # type: ignore[attr-defined]
         return view
 
     return decorated
@@ -86,20 +94,20 @@ def _told(request: HttpRequest, done: Done, status: int = 200) -> HttpResponse:
         response["Cache-Control"] = "no-store"
         return response
     messages.add_message(request, messages.SUCCESS if status == 200 else messages.ERROR, done.said)
-    return redirect(_where_from(request))
+    return redirect(where_from(request))
 
 
 def _to_login(request: HttpRequest) -> HttpResponse:
     """With a way back to the page, not to what was posted."""
-    login = redirect_to_login(_where_from(request))
+    login = redirect_to_login(where_from(request))
     if "HX-Request" not in request.headers:
         return login
     return HttpResponse(status=401, headers={"HX-Redirect": login["Location"]})
 
 
-def _where_from(request: HttpRequest) -> str:
+def where_from(request: HttpRequest) -> str:
     """The path of the page that the form was on, of this site alone."""
-    page = request.headers.get("HX-Current-URL") or request.headers.get("Referer") or ""
+    page = request.POST.get("back") or request.headers.get("HX-Current-URL") or request.headers.get("Referer") or ""
     if not url_has_allowed_host_and_scheme(page, {request.get_host()}, require_https=request.is_secure()):
         return "/"
     parts = urlsplit(page)

@@ -14,7 +14,7 @@ from tracker.models import AuditEntry, JoinToken
 LABEL = "first nodes"
 
 
-@action("tracker.add_jointoken")
+@action("tracker.add_jointoken", asks=lambda: f"Make a join token for {joining.USES} nodes?")
 def first_join_token(request: HttpRequest, why: str) -> Done:
     former = _former(request)
     token = JoinToken(label=LABEL, uses_left=joining.USES, expires=timezone.now() + joining.LASTS)

@@ -28,6 +28,7 @@ USE_AGAIN, LIFT_BAN = Offer("use_again", "Use again", "first"), Offer("lift_ban"
 ROTATE_KEY = Offer("rotate_key", "Give it a new key")
 REVOKE = Offer("revoke", "Revoke its key", "danger", "Revoke its key? It can come back only with a join token.")
 
+LABELS = {offer.name: offer.label for offer in (APPROVE, PAUSE, DRAIN, RESUME, USE_AGAIN, LIFT_BAN, ROTATE_KEY, REVOKE)}
 DUTIES = {
     Node.Duty.WORKS: (PAUSE, DRAIN),
     Node.Duty.PAUSED: (RESUME, DRAIN),
@@ -50,14 +51,20 @@ def offered(node: Node, now: datetime) -> tuple[list[Offer], list[Offer]]:
     return near, seldom
 
 
-@action(OPERATE)
+def _asks(pk: int, name: str) -> str:
+    if name not in LABELS:
+        raise Http404("There is no such action.")
+    return f"{LABELS[name]}: {_nodes(pk)[0].name}?"
+
+
+@action(OPERATE, asks=_asks)
 def act(request: HttpRequest, why: str, pk: int, name: str) -> Done:
     if name not in operating.ACTIONS:
         raise Http404("There is no such action.")
     return _told(operating.ACTIONS[name](request, _nodes(pk), why))
 
 
-@action(OPERATE)
+@action(OPERATE, asks=lambda pk: f"Ban {_nodes(pk)[0].name}? It is disconnected at once.")
 def ban(request: HttpRequest, why: str, pk: int) -> Done:
     lasts = request.POST.get("lasts", "")
     if lasts not in bans.PERIODS:

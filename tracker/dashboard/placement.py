@@ -40,7 +40,7 @@ def context(ask: Ask) -> Context:
 page = Page("placement", "Placement", context, every_s=2.0)
 
 
-@action(OPERATE)
+@action(OPERATE, asks=lambda pk: "Accept this move?")
 def accept(request: HttpRequest, why: str, pk: int) -> Done:
     move = get_object_or_404(Move.objects.select_related("node"), pk=pk)
     if not moves.accept(move, str(request.user), timezone.now()):
@@ -48,7 +48,7 @@ def accept(request: HttpRequest, why: str, pk: int) -> Done:
     return Done(f"{move} is accepted: it begins as soon as no layer is left alone by it.", "accept move", [move])
 
 
-@action(OPERATE)
+@action(OPERATE, asks=lambda pk: "Drop this move?")
 def drop(request: HttpRequest, why: str, pk: int) -> Done:
     move = get_object_or_404(Move.objects.select_related("node"), pk=pk)
     outcome = f"{request.user} dropped it{f': {why}' if why else ''}"
@@ -57,7 +57,7 @@ def drop(request: HttpRequest, why: str, pk: int) -> Done:
     return Done(f"{move} is dropped; the same isn't proposed again within a day.", "drop move", [move])
 
 
-@action(OPERATE)
+@action(OPERATE, asks=lambda pk: "Change who decides on moves?")
 def give_setting(request: HttpRequest, why: str, pk: int) -> Done:
     model, wanted = get_object_or_404(LanguageModel, pk=pk), request.POST.get("rebalancing", "")
     if wanted not in Rebalancing.values:

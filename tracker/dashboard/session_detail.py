@@ -28,6 +28,7 @@ def context(ask: Ask) -> Context:
     return {
         "session": story,
         "metadata": list(session.metadata.items()),
+        "error_details": session.error_details,
         "api_key": session.api_key,
         "cancelled_by": session.cancelled_by,
         "is_ending": bool(session.cancelled_by) and story["state"] == ChatSession.State.RUNNING,
@@ -57,7 +58,7 @@ def _hops(session: ChatSession, told: list[dict[str, Any]]) -> list[dict[str, An
     ]
 
 
-@action(CANCEL)
+@action(CANCEL, asks=lambda completion_id, choice=0: "End this session?")
 def cancel(request: HttpRequest, why: str, completion_id: str, choice: int = 0) -> Done:
     session = get_object_or_404(ChatSession, completion_id=completion_id, choice=choice)
     if not operating.cancel(request, ChatSession.objects.filter(pk=session.pk), why).names:

@@ -40,6 +40,7 @@ def context(ask: Ask) -> Context:
     if not form.is_valid():
         return told | {"says": "Some of it can't be reckoned with: see above."}
     mesh = form.mesh(nodes)
+    told["num_left_out"] = form.num_left_out
     if not mesh.machines:
         return told | {"says": "Pick machines that are known, or say how many you imagine."}
     try:

@@ -13,6 +13,7 @@ from tracker.meshes import Machine, Mesh
 from tracker.models import LanguageModel, Node
 from tracker.models.languages import MAX_LAYERS
 
+MOST_NAMED = 500  # nodes of a query that are looked up; those over MOST_MACHINES are only counted
 NODE = "node-"  # and its number: a box for each node that is known
 ROWS = (1, 2, 3)  # of imagined machines, each of so many alike
 MOST_MACHINES = 24  # a page waits for their placement
@@ -31,6 +32,8 @@ class WhatIfForm(forms.Form):
     weights = forms.ChoiceField(
         label="Weights of imagined machines", required=False, choices=[(name, name) for name in WEIGHTS]
     )
+
+    num_left_out = 0  # machines that the mesh has no room for
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -72,6 +75,7 @@ class WhatIfForm(forms.Form):
         machines = (*known, *(machine for row in ROWS for machine in _imagined(row, told)))
         tail = told["tail"] / told["layer_bytes"]
         row = told["row"]
+        self.num_left_out = max(0, len(machines) - MOST_MACHINES)
         return Mesh(told["layers"], machines[:MOST_MACHINES], tail_layers=tail or (tail_layers_of(row) if row else 0.0))
 
 
@@ -84,7 +88,7 @@ def known_nodes() -> QuerySet[Node]:
 def chosen_nodes(params: Sequence[tuple[str, str]]) -> list[Node]:
     numbers = [name.removeprefix(NODE) for name, _ in params if name.startswith(NODE)]
     pks = [int(number) for number in numbers if number.isascii() and number.isdigit() and len(number) < 18]
-    return list(known_nodes().filter(Q(pk__in=pks[:MOST_MACHINES]))) if pks else []
+    return list(known_nodes().filter(Q(pk__in=pks[:MOST_NAMED]))) if pks else []
 
 
 def _end_bytes(told: dict[str, Any], row: LanguageModel | None, name: str) -> float:

@@ -26,7 +26,7 @@ class AuditEntry(models.Model):
     class Meta:
         ordering = ["-at", "-pk"]
         verbose_name = "operator's action"
-        verbose_name_plural = "audit log"
+        verbose_name_plural = "audit log entries"
 
     def __str__(self) -> str:
         return f"{self.actor_name}: {self.action} {self.target}"

@@ -63,8 +63,8 @@ class Node(models.Model):
         REVOKED = "revoked"
 
     class Duty(models.TextChoices):
-        WORKS = "works"
-        PAUSED = "paused", "paused: new sessions go elsewhere, its own finish"
+        WORKS = "works", "works: takes sessions"
+        PAUSED = "paused", "paused: new sessions go elsewhere, its own finish there"
         DRAINING = "draining", "draining: new sessions go elsewhere, its own move away"
 
     load: int = 0  # sessions that run through it; candidates.loaded tells it, and the tokens
@@ -162,7 +162,9 @@ class Node(models.Model):
     )
     breaker_reason = models.CharField(max_length=300, blank=True, help_text="Why it is left out.")
     cleared = models.DateTimeField(
-        null=True, blank=True, help_text="It was put right then: what other nodes said of it before counts no more."
+        null=True,
+        blank=True,
+        help_text="When an operator last had it used again: what was said of it before that doesn't count.",
     )
 
     registration = models.CharField(max_length=32, blank=True, editable=False, help_text="Names its last registration.")

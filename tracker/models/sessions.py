@@ -65,8 +65,14 @@ class ChatSession(models.Model):
     drafted_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Guessed by the head beforehand.")
     accepted_tokens = models.PositiveIntegerField(null=True, blank=True, help_text="Of these, what the tail chose too.")
     ttft_ms = models.FloatField("TTFT in ms", null=True, blank=True, help_text="From the request to its first text.")
+    last_token = models.DateTimeField(
+        null=True, editable=False, help_text="When the last one had come, by the news of it while it runs."
+    )
     error_code = models.CharField(max_length=60, blank=True)
     error_message = models.TextField(blank=True)
+    error_details = models.TextField(
+        blank=True, default="", help_text="In the words of the node or the site that noticed."
+    )
     cancelled_by = models.CharField(
         max_length=150, blank=True, editable=False, help_text="Who asked for its end here; its process sees it."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable
 
 from asgiref.sync import SyncToAsync, sync_to_async
@@ -12,11 +13,13 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHt
 from django.utils import timezone
 from django.views.decorators.csrf import csrf_exempt
 
+from relay import client
 from tracker import chats, proxy
 from tracker.answers import CHAT, COMPLETION, Form
 from tracker.auth import authenticate_api_key
 from tracker.chats import Chat
 from tracker.errors import ApiError
+from tracker.listening import shutting_down
 from tracker.middleware import request_id_of, timings_of
 from tracker.openai import ChatRequest, CompletionRequest, read_chat, read_completion
 from tracker.views.responses import openai_error, read_body, require_method
@@ -51,6 +54,8 @@ async def answer(request: HttpRequest, begin: Begin) -> HttpResponseBase:
     timings = timings_of(request)
     try:
         require_method(request, "POST")
+        if client.stops_at() < math.inf:  # it came on a connection from before
+            raise shutting_down()
         begun, is_streamed = await _begin(request, begin)
         timings.end("begin")
         completion, events = begun[0].answer.completion, proxy.proxy_chats(begun)

@@ -28,7 +28,7 @@ class Command(BaseCommand):
             type=float,
             default=10.0,
             metavar="SECONDS",
-            help="for requests in flight at SIGTERM (%(default)s)",
+            help="for chats and other requests in flight at SIGTERM (%(default)s)",
         )
 
     def handle(self, *args: Any, host: str, port: int, grace: float, **options: Any) -> None:

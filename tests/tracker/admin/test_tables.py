@@ -72,7 +72,7 @@ def test_passwords_are_tried_slowly(client: Client, django_user_model: Any) -> N
 
 def test_a_node_shows_its_status_with_the_reason_its_layers_and_its_reach(operator: Client, rows: None) -> None:
     page = operator.get(url(Node)).content.decode()
-    assert "offline: its heartbeats arrive, but its socket to the relay is closed" in page
+    assert "offline: its socket to the relay has just closed" in page
     assert "layers 6–11" in page
     assert "relay, http://10.0.0.1:7002 (10.0.0.1 is private)" in page
 
@@ -123,9 +123,9 @@ def test_revoking_says_who_was_revoked(operator: Client, make_node: MakeNode) ->
 @pytest.mark.parametrize(
     ("before", "action", "duty", "said"),
     [
-        ("works", "pause", "paused", "Paused: node-a. New sessions go elsewhere; theirs finish."),
-        ("paused", "drain", "draining", "Draining: node-a. New sessions go elsewhere; theirs move to nodes with the"),
-        ("paused", "resume", "works", "Resumed: node-a. They get sessions again."),
+        ("works", "pause", "paused", "Paused: node-a. New sessions go elsewhere; its own finish."),
+        ("paused", "drain", "draining", "Draining: node-a. New sessions go elsewhere; its own move to nodes with the"),
+        ("paused", "resume", "works", "Resumed: node-a. It gets sessions again."),
         ("paused", "pause", "paused", "Node node-a is paused already."),
         ("works", "resume", "works", "Node node-a works already."),
         ("draining", "drain", "draining", "Node node-a is being drained already."),
@@ -326,6 +326,7 @@ def test_contributions_are_summed_by_owner_and_by_node_for_the_days_that_are_sho
     assert sums("?owner_label=Ada")["owner"] == [("Ada", 3, 22, 13_200)]
     page = operator.get(url(Contribution)).content.decode()
     assert "13200" in page
+    assert "Sessions × nodes" in page, "two nodes of one owner in a session are two"
     assert "not known" in page
 
 
@@ -340,6 +341,18 @@ def test_a_key_is_given_its_limits_and_models(operator: Client, model: LanguageM
     assert "60 requests per minute, 2 requests at the same time" in page
     ApiKey.objects.update(expires=timezone.now() - timedelta(days=1))
     assert "this API key expired" in operator.get(url(ApiKey)).content.decode()
+
+
+def test_a_reason_without_a_refusal_is_saved_with_a_warning(operator: Client, model: LanguageModel) -> None:
+    page = operator.get(url(LanguageModel, model.pk, "change"))
+    sent = {name: value for name, value in page.context["adminform"].form.initial.items() if value is not None}
+    sent |= {"refusal_reason": "its license ended"}
+    said = operator.post(url(LanguageModel, model.pk, "change"), sent, follow=True).content.decode()
+    assert "Tiny isn&#x27;t refused, though a reason says why: tick Refused if it should be." in said
+    said = operator.post(
+        url(LanguageModel, model.pk, "change"), sent | {"is_refused": "on"}, follow=True
+    ).content.decode()
+    assert "isn&#x27;t refused" not in said
 
 
 def test_a_limit_of_nothing_is_refused(operator: Client, db: None) -> None:

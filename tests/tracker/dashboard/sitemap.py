@@ -16,7 +16,16 @@ from tracker.models import LanguageModel, Move, Node
 
 # Of programs, each with a test of its own: they carry a key, or tell nothing.
 PROGRAMS = ("v1", "api/", "metrics", "live")
-OTHERS = {"login", "logout", "documentation", "session-list-json", "session-detail-json", "chat-answer", "chat-route"}
+OTHERS = {
+    "confirm",
+    "login",
+    "logout",
+    "documentation",
+    "session-list-json",
+    "session-detail-json",
+    "chat-answer",
+    "chat-route",
+}
 
 # Which of every 20 nodes of a crowd an action is for (tests/tracker/crowd/machines.py); for the others the first.
 NODE_FOR = {"approve": 4, "lift_ban": 6, "resume": 7, "use_again": 9}

@@ -39,6 +39,16 @@ def test_a_model_that_answers_shows_who_holds_what_and_how_often(
     assert "gap" not in page
 
 
+def test_one_number_of_nodes_is_told_everywhere(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
+    connect(make_node("alpha"))
+    make_node("beta", status="revoked")
+    make_node("gamma", status="pending")
+    page = overview()
+    assert "<dd>1 <small>of 1</small></dd>" in page
+    assert "1 of 1 node online" in page
+    assert 'href="?state=revoked">1</a>' in client_of("viewer").get("/nodes").content.decode()
+
+
 def test_a_gap_is_told_with_what_would_close_it(make_node: MakeNode, connect: Callable[[Node], None]) -> None:
     connect(make_node("alpha", 0, 4))
     gone = timezone.now() - timedelta(seconds=40)
@@ -79,6 +89,15 @@ def test_speed_is_that_of_the_sessions_that_run(model: LanguageModel) -> None:
     assert "<dt>sessions running</dt><dd>3</dd>" in page
     assert "sessions in the last hour, 1 of them failed</dt><dd>5</dd>" in page
     assert "3 sessions running, 15.0 tokens a second" in page
+
+
+def test_a_session_that_waits_for_a_node_makes_no_tokens(model: LanguageModel) -> None:
+    now = timezone.now()
+    said = {"started": now - timedelta(seconds=30), "ttft_ms": 1000.0, "completion_tokens": 51}
+    run_session(model, last_token=now - timedelta(seconds=10), **said)
+    assert "<dt>tokens a second</dt><dd>0.0</dd>" in overview()
+    run_session(model, last_token=now - timedelta(seconds=1), **said)
+    assert "<dt>tokens a second</dt><dd>1.7</dd>" in overview()
 
 
 def test_strangers_of_a_public_site_read_models_coverage_and_counts_alone(

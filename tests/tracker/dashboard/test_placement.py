@@ -90,6 +90,12 @@ def test_imagined_machines_are_placed_and_reckoned() -> None:
     assert "tokens a second, to one chat alone" in page
 
 
+def test_machines_over_the_most_are_left_out_in_words() -> None:
+    page = shown(client_of("viewer"), WHAT_IF + "num_layers=4&layer_mb=400&count1=20&count2=20")
+    assert "Only the first 24 machines are reckoned with here: 16 more are left out." in page
+    assert "left out." not in shown(client_of("viewer"), WHAT_IF + "num_layers=4&layer_mb=400&count1=20")
+
+
 def test_what_is_too_little_says_how_much_more() -> None:
     page = shown(client_of("viewer"), IMAGINED + "&count1=1&memory1=2")
     assert "no chat can be answered" in page

@@ -163,3 +163,10 @@ def test_the_queries_are_as_many_for_long_stories_as_for_short(
     ChatSession.objects.filter(pk=survivor.pk).update(epoch=8)
     with django_assert_num_queries(len(before)):
         shown(viewer)
+
+
+@pytest.mark.usefixtures("session")
+def test_the_cause_on_each_path_is_shown_to_operators_alone() -> None:
+    ChatSession.objects.update(error_message="The chat lost layer 5.", error_details="<b>tunnel</b>: cut")
+    assert "&lt;b&gt;tunnel&lt;/b&gt;: cut" in shown(client_of("operator"))
+    assert "tunnel&lt;" not in shown(client_of("viewer"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from relay import headers, wire
+from relay.hub import hub
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, PeerSocket, http_server, said, sse, streams
 from tracker.credentials import Credential
@@ -393,6 +395,17 @@ async def test_a_client_that_leaves_cancels_every_choice(
     states = [session.state async for session in ChatSession.objects.all()]
     assert states == [ChatSession.State.CANCELLED] * 3
     socket.leave()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_that_was_told_to_stop_begins_no_chat_on_a_connection_from_before(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "stops_at", time.monotonic() + 30)
+    response, body, asked = ask()
+    assert (response.status_code, json.loads(body)["error"]["code"], asked) == (503, "draining", None)
+    assert response["Retry-After"]
+    assert not ChatSession.objects.exists()
 
 
 @pytest.mark.django_db(transaction=True)

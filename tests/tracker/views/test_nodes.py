@@ -286,6 +286,14 @@ def test_a_name_belongs_to_the_first_who_took_it(join_token: Token) -> None:
     assert Node.objects.count() == 1
 
 
+def test_the_name_of_a_node_that_was_revoked_stays_with_it_and_the_refusal_says_so(join_token: Token) -> None:
+    register(join_token[1])
+    Node.objects.update(status=Node.Status.REVOKED)
+    status, code, message = error_of(register(join_token[1]))
+    assert (status, code) == (409, "name_taken")
+    assert "was revoked and keeps its name: choose another --name" in message
+
+
 def test_registering_again_brings_the_row_up_to_date(join_token: Token) -> None:
     key = key_in(register(join_token[1]))
     before = Node.objects.get()

@@ -99,7 +99,7 @@ function end(control, figures) {
 class Figures {
   constructor() {
     this.began = performance.now();
-    this.first = this.last = null;
+    this.first = null;
     this.count = this.atFirst = 0;
     this.timer = setInterval(() => this.show(), 250);
     this.show();
@@ -107,12 +107,11 @@ class Figures {
 
   add(count, text) {
     this.count += count;
-    this.last = performance.now();
-    if (this.first === null && text) { this.first = this.last; this.atFirst = this.count; }
+    if (this.first === null && text) { this.first = performance.now(); this.atFirst = this.count; }
   }
 
   get perSecond() {
-    const s = (this.last - this.first) / 1000;
+    const s = ((this.ended ?? performance.now()) - this.first) / 1000; // waiting for a node that was lost counts, too
     return this.first !== null && s > 0 && this.count > this.atFirst ? (this.count - this.atFirst) / s : null;
   }
 

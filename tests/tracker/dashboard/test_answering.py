@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync
-from django.contrib.auth.models import Group
 from django.test import AsyncClient
 
 from relay import wire
 from tests.tracker.conftest import MakeNode
 from tests.tracker.fakes import HELLO, PeerSocket, streams
+from tests.tracker.people import person
 from tracker.models import ChatSession, Node, Usage
 
 PATH = "/chat/answer"
@@ -26,11 +26,8 @@ def node(make_node: MakeNode) -> Node:
 
 
 @pytest.fixture
-def users(db: None, django_user_model: Any) -> dict[str, Any]:
-    made = {name: django_user_model.objects.create_user(name) for name in ("nobody", "viewer", "operator", "admin")}
-    for name, user in made.items():
-        user.groups.set(Group.objects.filter(name=name))
-    return made
+def users(db: None) -> dict[str, Any]:
+    return {role: person(role, role) for role in ("nobody", "viewer", "operator", "admin")}
 
 
 @async_to_sync

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
 from tests.tracker.conftest import MakeNode
+from tests.tracker.people import client_of
 from tracker.models import ChatSession, Failover, LanguageModel, Node, SessionHop
 
 Visit = Callable[..., Client]
 
 
 @pytest.fixture
-def visit(db: None, django_user_model: Any) -> Visit:
+def visit(db: None) -> Visit:
     """A browser in which somebody of this group is logged in."""
 
     def make(group: str, name: str = "") -> Client:
-        user = django_user_model.objects.create_user(name or group)
-        user.groups.set(Group.objects.filter(name=group))
-        browser = Client()
-        browser.force_login(user)
-        return browser
+        return client_of(group, name or group)
 
     return make
 

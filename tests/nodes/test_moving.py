@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from nodes.engine import Engine, Step
 from nodes.sampling import GREEDY
 from tests.nodes.models import shard_files
 from tests.nodes.sites import Site, node_options
-from tests.nodes.test_node import Running, wait_for_text
+from tests.nodes.test_node import Running, wait_for_text, wait_until
 from tests.nodes.trackers import refusal
 
 SESSION = "5e" * 16
@@ -48,13 +47,6 @@ def registrations(site: Site) -> list[dict[str, Any]]:
 
 def heartbeats(site: Site) -> list[dict[str, Any]]:
     return [message for verb, _, message in site.tracker.asked if verb == "heartbeat"]
-
-
-def wait_until(is_so: Callable[[], object], deadline_s: float = 30) -> None:
-    until = time.monotonic() + deadline_s
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def engine_of(running: Running) -> Engine:

@@ -43,6 +43,9 @@ def test_registering_says_what_the_node_is(site: MiniTracker, tracker: Tracker) 
         "num_layers": 4,
         "hidden_size": 8,
         "context_length": 64,
+        "layer_bytes": None,
+        "head_bytes": None,
+        "tail_bytes": None,
     }
     assert (message["start_layer"], message["end_layer"], message["relay"], message["endpoint"]) == (0, 2, True, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def node(site: Site, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     folder = tmp_path_factory.mktemp("operated") / MODEL
     folder.symlink_to(tiny, target_is_directory=True)
     site.model(MODEL, wire_dtype="float32")
-    started = site.start_node(NAME, folder, "0:7", "--dtype", "float32")
+    started = site.start_node(NAME, folder, "0:7", "--dtype", "float32", "--drafts", "off")
     with site.serving(MODEL, [started]):
         yield started
 
@@ -57,25 +58,35 @@ def key_id(site: Site) -> str:
     return str(told)
 
 
-def test_a_node_gets_a_new_key_amid_a_chat_that_an_operator_then_ends(
-    site: Site, node: Process, operator: Operator
-) -> None:
-    old, pk = site.node_key(NAME), pk_of(site, "SELECT id FROM tracker_node WHERE name = ?", NAME)
+@contextmanager
+def long_chat(site: Site) -> Iterator[tuple[Iterator[str], str]]:
+    """Its lines after the first, and its completion's id."""
     with site.post("/v1/chat/completions", ASKED, stream=True) as response:
         lines = filter(None, response.iter_lines(decode_unicode=True))
         completion_id = re.search(r'"id": ?"([^"]+)"', next(lines))
         assert completion_id
+        yield lines, completion_id[1]
+
+
+def test_a_node_gets_a_new_key_amid_a_chat(site: Site, node: Process, operator: Operator) -> None:
+    old, pk = site.node_key(NAME), pk_of(site, "SELECT id FROM tracker_node WHERE name = ?", NAME)
+    with long_chat(site) as (lines, _):
         assert f"About to get a new key: {NAME}." in operator.act("node", "rotate_key", pk, reason="once a year")
         while (new := site.node_key(NAME)) == old or key_id(site) != new.partition(".")[0]:
-            assert "error" not in next(lines)  # tokens come on, and time passes
+            assert "error" not in next(lines, "")  # tokens come on, and time passes
         bearer = {"Authorization": f"Bearer {old}"}
         refused = requests.post(f"{site.local_url}/api/nodes/register", json=REGISTRATION, headers=bearer, timeout=20)
         assert refused.status_code == 401
-        assert "error" not in next(lines)
-        session = pk_of(site, "SELECT id FROM tracker_chatsession WHERE completion_id = ?", completion_id[1])
+        rest = list(lines)
+        assert not [line for line in rest if "error" in line]
+    assert node.is_running
+
+
+def test_an_operator_ends_a_chat(site: Site, node: Process, operator: Operator) -> None:
+    with long_chat(site) as (lines, completion_id):
+        session = pk_of(site, "SELECT id FROM tracker_chatsession WHERE completion_id = ?", completion_id)
         assert "Cancelled: " in operator.act("chatsession", "cancel", session, reason="it talks too much")
-        rest = "".join(lines)
-    assert "An operator of this site ended this chat." in rest
+        assert "An operator of this site ended this chat." in "".join(lines)
     assert node.is_running
 
 

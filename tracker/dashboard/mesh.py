@@ -15,7 +15,7 @@ from relay import report
 from relay.report import Row
 from tracker.candidates import loaded
 from tracker.dashboard.mesh_layout import Band, Machine, Section
-from tracker.dashboard.node_rows import rtt_of, state_of, why_of
+from tracker.dashboard.node_rows import rtt_of, state_of
 from tracker.errors import writable
 from tracker.models import ChatSession, Node, SessionHop
 from tracker.models.sessions import LOST_AFTER
@@ -117,15 +117,14 @@ def _band(model: str, nodes: list[MeshNode]) -> Band:
 
 
 def _node(node: Node, peer: Row | None, now: datetime) -> MeshNode:
-    standing = node.standing(now, is_present=peer is not None)
-    state, kind = state_of(node, standing, now)
+    state, kind, why = state_of(node, peer, now)
     shard = getattr(node, "shard", None)
     return MeshNode(
         pk=node.pk,
         name=node.name,
         state=state,
         kind=kind,
-        why=why_of(standing, state),
+        why=why,
         model=node.model.name,
         num_layers=node.model.num_layers or (shard.end_layer if shard else 0),
         layers=str(shard or "no layers"),

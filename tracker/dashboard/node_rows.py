@@ -80,8 +80,7 @@ def row_of(
     node: Node, now: datetime, peer: Row | None, samples: Sequence[Sample], end: datetime, token_layers: int
 ) -> NodeRow:
     """Of a node whose load is told; `peer`: how the relay knows it, None where it doesn't."""
-    standing = node.standing(now, is_present=peer is not None)
-    word, kind = state_of(node, standing, now)
+    word, kind, why = state_of(node, peer, now)
     shard = getattr(node, "shard", None)
     line, line_is = _latency(samples, end)
     room = node.max_cached_tokens
@@ -90,7 +89,7 @@ def row_of(
         name=node.name,
         state=word,
         kind=kind,
-        why=why_of(standing, word),
+        why=why,
         model=node.model.name,
         num_layers=node.model.num_layers or node.model_facts.get("num_layers"),
         layers=str(shard or ""),
@@ -113,8 +112,14 @@ def row_of(
     )
 
 
-def state_of(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
-    """In a word, and whether that is good, bad, busy or off."""
+def state_of(node: Node, peer: Row | None, now: datetime) -> tuple[str, str, str]:
+    """In a word; whether that is good, bad, busy or off; and why. `peer`: as for `row_of`."""
+    standing = node.standing(now, is_present=peer is not None)
+    word, kind = _state(node, standing, now)
+    return word, kind, _why(standing, word)
+
+
+def _state(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
     if node.status == Node.Status.REVOKED:
         return "revoked", "bad"
     if node.ban(now):
@@ -133,7 +138,7 @@ def state_of(node: Node, standing: Standing, now: datetime) -> tuple[str, str]:
     return ("left out", "busy") if node.closed_to_sessions(now) else ("online", "good")
 
 
-def why_of(standing: Standing, state: str) -> str:
+def _why(standing: Standing, state: str) -> str:
     """What stands beside the state, without saying it again."""
     if standing.reason == "revoked":
         return "its key opens nothing any more"

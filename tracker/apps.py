@@ -1,5 +1,6 @@
 from django.apps import AppConfig
 from django.contrib.admin import apps as admin
+from django.db.models.signals import post_migrate
 
 
 class TrackerConfig(AppConfig):
@@ -7,7 +8,9 @@ class TrackerConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from tracker import checks  # noqa: F401  (registers them)
+        from tracker import beginnings, checks  # noqa: F401  (registers them)
+
+        post_migrate.connect(beginnings.make_missing, sender=self)
 
 
 class SiteConfig(admin.AdminConfig):

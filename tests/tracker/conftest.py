@@ -42,12 +42,8 @@ def nobody_is_waited_for(settings: Settings) -> None:
 
 @pytest.fixture
 def ticket_key(db: None) -> SigningKey:
-    """The migration's; tests that flush the database take it away."""
-    row = TicketKey.objects.first()
-    key = SigningKey.from_text(row.private) if row else SigningKey.generate()
-    if row is None:
-        TicketKey.objects.create(kid=key.kid, private=key.text)
-    return key
+    """The site's, made by its first migrate."""
+    return SigningKey.from_text(TicketKey.objects.get().private)
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group, User
 from django.test import Client
-
-from tracker import groups
 
 GROUPS = ("viewer", "operator", "admin")
 ROLES = ("anonymous", "nobody", *GROUPS, "superuser")  # nobody: has a login and no group
 
 
 def person(role: str, name: str = "") -> User:
-    """Made once for each role. Tests that flush the database take the groups away; they are made again."""
+    """Made once for each role."""
     name = name or f"one-{role}"
     found = User.objects.filter(username=name).first()
     if found:
@@ -21,8 +19,6 @@ def person(role: str, name: str = "") -> User:
         return User.objects.create_superuser(name)
     made = User.objects.create_user(name)
     if role in GROUPS:
-        if not Group.objects.filter(name=role).exists():
-            groups.make(Group.objects, Permission.objects)
         made.groups.add(Group.objects.get(name=role))
     return made
 

@@ -18,7 +18,7 @@ from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, JoinToken, Node
 
 NOW = timezone.now()
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 epochs = count(1)
 
 

@@ -59,7 +59,6 @@ def test_who_is_banned_is_offline_and_the_relay_lets_nobody_in_with_its_key(make
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("ticket_key")
 def test_a_banned_node_is_told_until_when_and_comes_back_after_that(join_token: Token) -> None:
     key = key_in(register(join_token[1]))
     operating.ban(None, Node.objects.all(), "it answers nonsense", DAY)
@@ -79,7 +78,6 @@ def test_a_banned_node_is_told_until_when_and_comes_back_after_that(join_token: 
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("ticket_key")
 def test_a_ban_is_lifted(join_token: Token) -> None:
     key = key_in(register(join_token[1]))
     operating.ban(None, Node.objects.all(), "a mistake", None)

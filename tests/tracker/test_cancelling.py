@@ -23,7 +23,7 @@ from tracker.errors import ApiError
 from tracker.models import ChatSession, Node
 from tracker.models.sessions import LOST_AFTER
 
-pytestmark = pytest.mark.usefixtures("ticket_key", "mesh")
+pytestmark = pytest.mark.usefixtures("mesh")
 State = ChatSession.State
 
 

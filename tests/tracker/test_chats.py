@@ -26,7 +26,7 @@ from tracker.models import ChatSession, LanguageModel, Node
 from tracker.openai import read_completion
 from tracker.tickets import SigningKey
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 Connect = Callable[[Node], None]
 
 

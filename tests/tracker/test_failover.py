@@ -28,7 +28,7 @@ from tracker.openai import read_chat
 
 PROMPT = [1, 2, 3, 4, 5]
 WORDS = ["Hel", "lo ", "wor", "ld"]
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 Script = Callable[[wire.Request], list[wire.Answer]]
 

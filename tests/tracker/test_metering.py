@@ -20,7 +20,7 @@ from tracker.hopreports import Report
 from tracker.models import ApiKey, ChatSession, LanguageModel, Node, Usage
 from tracker.models.sessions import LOST_AFTER
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 NOW = timezone.now().replace(hour=12)
 
 

@@ -18,7 +18,7 @@ from tracker import chats
 from tracker.errors import ApiError
 from tracker.models import ChatSession, LanguageModel, Node, RefusedFingerprint
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("ticket_key")]
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tracker.models import ChatSession, Node
 from tracker.models.sessions import LOST_AFTER
 from tracker.openai import read_chat
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 LATER = timedelta(seconds=40)
 
 

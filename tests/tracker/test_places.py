@@ -13,7 +13,7 @@ from tests.tracker.views.test_nodes import FACTS, Token, beat, error_of, key_in,
 from tracker.credentials import Credential
 from tracker.models import JoinToken, LanguageModel, Move, Node
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("ticket_key")]
+pytestmark = pytest.mark.django_db
 
 AUTO = {"layers": "auto", "start_layer": None, "end_layer": None}
 SIZES = {"layer_bytes": 100, "head_bytes": 10, "tail_bytes": 20}

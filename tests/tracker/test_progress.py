@@ -18,7 +18,7 @@ from tracker.hopreports import FailoverReport, HopReport, Report
 from tracker.models import ChatSession, Failover, Node, SessionHop, SessionSteps
 
 STEP = {"step": 3, "epoch": 0, "position": 9, "tokens": 1, "at_ms": 12.5, "hops": [[1.5, 0, 0.25], [2, 3, 0]]}
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tracker.errors import ApiError
 from tracker.models import ChatSession, Failover, Node
 from tracker.node_schemas import Reroute, check
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 Connect = Callable[[Node], None]
 Online = Callable[..., Node]
 

@@ -12,7 +12,7 @@ from tracker.auth import authenticate_peer
 from tracker.credentials import Credential, hash_secret
 from tracker.models import Node
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("ticket_key")]
+pytestmark = pytest.mark.django_db
 
 
 def new_key_in(answer: Any) -> Credential:

@@ -69,7 +69,7 @@ def test_a_text_that_is_no_key_is_refused(text: str) -> None:
 
 @pytest.mark.django_db
 def test_the_first_migration_makes_a_key() -> None:
-    TicketKey.objects.all().delete()  # done again here: tests that flush the database take its key away
+    TicketKey.objects.all().delete()
     for operation in import_module("tracker.migrations.0002_first_ticket_key").Migration.operations:
         operation.code(apps, None)
     row = TicketKey.objects.get()

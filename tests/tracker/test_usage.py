@@ -19,7 +19,7 @@ from tracker.hopreports import Report
 from tracker.models import ApiKey, ChatSession, Node, Usage
 from tracker.models.sessions import LOST_AFTER
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 NOW = timezone.now()
 Begin = Callable[..., Chat]
 FAILED = ChatSession.State.FAILED

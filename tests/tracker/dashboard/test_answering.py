@@ -17,7 +17,7 @@ from tracker.models import ChatSession, Node, Usage
 
 PATH = "/chat/answer"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ SHAPES = {
     (COMPLETIONS, False): validator("Completion"),
     (COMPLETIONS, True): validator("CompletionChunk"),
 }
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 # Half surrogate pairs, NUL and what else JSON can write.
 ODD_TEXT = st.text(st.characters(), max_size=8) | st.sampled_from(["\ud83d", "a\0b", "\ufeffa", "text", "user", "auto"])

@@ -27,7 +27,7 @@ from tracker.models import ApiKey, ChatSession, Node, Usage
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 HELLOS = streams(HELLO)
 Ask = Callable[..., Any]

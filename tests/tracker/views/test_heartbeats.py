@@ -13,7 +13,7 @@ from tests.tracker.conftest import MakeNode
 from tests.tracker.views.test_nodes import Token, beat, error_of, key_in, post, register
 from tracker.models import ChatSession, LanguageModel, Node, SessionHop
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("ticket_key")]
+pytestmark = pytest.mark.django_db
 Connect = Callable[[Node], None]
 SESSION, OTHER = "ab" * 16, "cd" * 16
 

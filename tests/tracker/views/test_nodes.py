@@ -22,7 +22,7 @@ from tracker.credentials import Credential, Kind, hash_secret
 from tracker.models import ApiKey, JoinToken, LanguageModel, Node
 from tracker.tickets import SigningKey
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("ticket_key")]
+pytestmark = pytest.mark.django_db
 
 FACTS = {"name": "tiny", "fingerprint": FINGERPRINT, "num_layers": 12, "hidden_size": 64, "context_length": 256}
 WANTED = {

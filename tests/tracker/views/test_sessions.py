@@ -23,7 +23,7 @@ from tracker.credentials import Credential
 from tracker.models import ChatSession, Node
 from tracker.probes import prober
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture

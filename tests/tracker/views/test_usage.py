@@ -14,7 +14,7 @@ from tests.tracker.sessions import begin_chat
 from tracker.credentials import Credential
 from tracker.models import ApiKey, LanguageModel, Node, Usage
 
-pytestmark = pytest.mark.usefixtures("ticket_key")
+pytestmark = pytest.mark.django_db
 Get = Callable[[str], Any]
 
 

@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import websocket
 
+from tests.lab.websockets import connect
+
 Envelope = dict[str, Any]
 Answer = tuple[int, dict[str, str], bytes | str]
 Serve = Callable[[Envelope, bytes], Answer | None]
@@ -72,7 +74,7 @@ class End:
     ) -> None:
         context = ssl.create_default_context(cafile=ca_file) if url.startswith("wss") else None
         self._timeout_s = timeout_s
-        self._socket = websocket.create_connection(
+        self._socket = connect(
             url,
             header=[f"Authorization: Bearer {credential}"],
             timeout=timeout_s,

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import requests
-import websocket
 
 from meshweb import asgi
 from relay import codec, wire
 from tests.lab.site import Site
+from tests.lab.websockets import connect
 from tests.tracker.views.test_nodes import WANTED
 from tracker import news, readings
 
@@ -54,7 +54,7 @@ def test_a_node_behind_a_proxy_is_known_counted_and_logged_by_its_own_address(si
     node = register(site)
     header = [f"Authorization: Bearer {node['node_key']}", *(f"{name}: {value}" for name, value in FORWARDED.items())]
     url = f"ws://127.0.0.1:{site.port}/ws"
-    ws = websocket.create_connection(url, header=header, subprotocols=[wire.SUBPROTOCOL], timeout=10)
+    ws = connect(url, header=header, subprotocols=[wire.SUBPROTOCOL], timeout=10)
     try:
         ws.send_binary(codec.encode_frame(wire.Hello(node["peer_id"])))
         opcode, data = ws.recv_data()
@@ -81,7 +81,7 @@ def test_a_node_behind_a_proxy_is_known_counted_and_logged_by_its_own_address(si
 
 def test_a_refused_socket_is_logged_with_its_reason_and_without_its_credential(site: Site) -> None:
     header = [f"Authorization: Bearer node_0123456789ab.{'s' * 43}"]
-    ws = websocket.create_connection(f"ws://127.0.0.1:{site.port}/ws", header=header, timeout=10)
+    ws = connect(f"ws://127.0.0.1:{site.port}/ws", header=header, timeout=10)
     ws.recv()
     ws.close()
     [entry] = lines(site, "refused '/ws' from 127.0.0.1")

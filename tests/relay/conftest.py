@@ -19,6 +19,7 @@ import requests
 import websocket
 
 from tests.lab.processes import Process, environment, manage_py
+from tests.lab.websockets import connect
 from tests.relay.credentials import credential
 
 ON_UVICORN = os.environ.get("RELAY_TEST_SERVER") == "uvicorn"
@@ -39,7 +40,7 @@ class Relay:
     def connect(self, path: str, bearer: str | None, **options: Any) -> websocket.WebSocket:
         headers = [f"Authorization: Bearer {bearer}"] if bearer is not None else []
         given: Any = {"timeout": 10, "skip_utf8_validation": True, "header": headers, **options}
-        ws: websocket.WebSocket = websocket.create_connection(self.url + path, **given)
+        ws = connect(self.url + path, **given)
         self._sockets.callback(cut, ws)
         return ws
 

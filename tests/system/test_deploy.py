@@ -20,6 +20,7 @@ from tests.lab.fakehead import FIRST, FakeHead
 from tests.lab.postgres import Postgres
 from tests.lab.redis import Redis
 from tests.lab.site import Answer, assemble, events
+from tests.lab.websockets import connect
 
 PASSWORD = "only-for-tests-8"
 HI = {"role": "user", "content": "Hi"}
@@ -196,7 +197,7 @@ def test_open_pages_follow_the_mesh_and_end_at_logout_whichever_process_has_them
     sockets = []
     for url in fronts.values():
         address = url.replace("http", "ws", 1) + "/live"
-        socket = websocket.create_connection(address, timeout=30, origin=url, cookie=cookies, sslopt=tls)
+        socket = connect(address, timeout=30, origin=url, cookie=cookies, sslopt=tls)
         socket.send(json.dumps({"watch": "/"}))
         sockets.append(socket)
     model = {"name": "newcomer", "fingerprint": "f" * 64, "num_layers": 2, "hidden_size": 8, "context_length": 64}

@@ -176,6 +176,8 @@ def _each(
 def _approve(node: Node) -> None:
     if node.status == Node.Status.APPROVED:
         raise NotDone("is approved already")
+    if node.status == Node.Status.REVOKED:
+        raise NotDone("is revoked for good: with a join token it comes as a new one")
     try:
         node.approve()
     except ValidationError as error:

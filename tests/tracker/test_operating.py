@@ -34,6 +34,13 @@ def test_what_needs_no_doing_is_refused_with_the_reason_and_not_written_down(nam
     assert AuditEntry.objects.get().reason == "why not"
 
 
+def test_a_revoked_node_does_not_come_back_by_an_approval(make_node: MakeNode) -> None:
+    make_node("node-a", status=Node.Status.REVOKED)
+    done = operating.approve(None, Node.objects.all())
+    assert done.refused == ("Node node-a is revoked for good: with a join token it comes as a new one.",)
+    assert Node.objects.get().status == Node.Status.REVOKED
+
+
 def test_sessions_that_run_are_cancelled_and_the_others_counted(model: LanguageModel) -> None:
     now = timezone.now()
     for number, state in enumerate(("running", "running", "done", "failed")):
